@@ -1,0 +1,26 @@
+"""Score Anisotropy Directions: the directional biases of diffusion models before training."""
+
+from importlib.metadata import version as _version
+
+from sads.directions import Cluster, Directions
+from sads.errors import SadsError
+from sads.family import ScoreFamily, family
+from sads.geometry.estimate import estimate_geometry
+from sads.geometry.geometry import Geometry, load_geometry
+from sads.probe import probe
+from sads.schedule import Schedule
+
+__version__ = _version("sads")
+
+__all__ = [
+    "Cluster",
+    "Directions",
+    "Geometry",
+    "SadsError",
+    "Schedule",
+    "ScoreFamily",
+    "estimate_geometry",
+    "family",
+    "load_geometry",
+    "probe",
+]

@@ -1,0 +1,41 @@
+"""What can go wrong for a user, as exceptions whose message is the one line to print.
+
+Every message says what was given, what was expected and what to do. The command
+line prints it and exits with status 2.
+"""
+
+
+class SadsError(Exception):
+    """Base of all errors that a user can cause and mend."""
+
+
+class InvalidArgumentError(SadsError, ValueError):
+    """A value outside what the function or command accepts."""
+
+
+class NetworkError(SadsError):
+    """A network that cannot be used as a score network."""
+
+
+class NonFiniteError(NetworkError):
+    """A network that returned NaN or infinity."""
+
+
+class ZeroReadoutError(NetworkError):
+    """A network whose output layer starts at zero: its geometry is 0, its directions undefined."""
+
+    def __init__(self, message: str, layer_path: str):
+        super().__init__(message)
+        self.layer_path = layer_path
+
+
+class GeometryFileError(SadsError):
+    """A geometry file that is damaged or was not written by sads."""
+
+
+class MergeError(SadsError):
+    """Geometries that do not add up: of different families, or with networks in common."""
+
+
+class OutputError(SadsError):
+    """A place that results cannot be written to."""

@@ -1,0 +1,225 @@
+"""The result of an estimate: a geometry that knows how it was made and how sure it is."""
+
+import json
+import math
+import os
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import Tensor
+
+from sads.directions import Directions, batch_mean, batch_variance, find_directions
+from sads.errors import GeometryFileError, InvalidArgumentError, MergeError, OutputError
+from sads.geometry.structure import Lift
+
+FORMAT = "sads-geometry"
+FORMAT_VERSION = 1
+DEFAULT_TOLERANCE = 0.1  # radians
+IDENTITY = ("family", "fingerprint", "probe", "estimator", "readout", "symmetries")
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """A number and its standard error."""
+
+    value: float
+    error: float
+
+
+@dataclass(frozen=True, eq=False)
+class Geometry:
+    """The average geometry `G = E[F F^T]` of a family of score networks.
+
+    Kept as the factors of independent batches of networks and the lift that makes a D x D
+    matrix of a factor, so that errors can be had and shards added up.
+    """
+
+    factors: Tensor  # (K, P, P) float64, the mean over the networks of each batch
+    counts: Tensor  # (K,) int64, networks in each batch; one batch of none if exact
+    lift: Lift
+    shape: tuple[int, ...]
+    provenance: Mapping[str, Any]
+
+    @property
+    def dimension(self) -> int:
+        """D."""
+        return self.lift.dimension
+
+    @property
+    def num_networks(self) -> int:
+        """How many random networks went into the estimate; 0 if it is exact."""
+        return int(self.counts.sum())
+
+    @property
+    def exact(self) -> bool:
+        """No randomness was left: every network of the family has the same features."""
+        return self.num_networks == 0
+
+    @property
+    def estimator(self) -> str:
+        """`"exact"`, `"integrated"`, `"outer-product"` or `"monte-carlo"`."""
+        return str(self.provenance["estimator"])
+
+    def factor(self) -> Tensor:
+        """The small matrix `A`, (P, P) float64."""
+        return batch_mean(self.factors, self.counts)
+
+    def matrix(self) -> Tensor:
+        """The dense geometry, (D, D) float64."""
+        return self.lift.dense(self.factor())
+
+    def directions(self, tolerance: float | None = None) -> Directions:
+        """Eigenvalues and eigenvectors with their certificate.
+
+        A direction counts as resolved if its angle is sure to `tolerance` radians; by default
+        the tolerance that the estimate was asked for, or 0.1.
+        """
+        if tolerance is None:
+            tolerance = self.provenance.get("tolerance") or DEFAULT_TOLERANCE
+        return find_directions(self.factors, self.counts, self.lift, self.shape, tolerance)
+
+    def energy(self, v: Tensor) -> Estimate:
+        """`v^T G v` with its standard error, for `v` of shape (D,) or `shape`.
+
+        Not normalised: for a unit vector this is what the Markov bound compares.
+        """
+        flat = v.double().flatten()
+        if len(flat) != self.dimension or not flat.isfinite().all():
+            raise InvalidArgumentError(
+                f"a direction of this geometry has {self.dimension} finite entries "
+                f"(shape {'x'.join(map(str, self.shape))}), got {tuple(v.shape)}"
+            )
+        z = self.lift.split(flat)  # (groups, P)
+        energies = torch.einsum("gi,kij,gj->k", z, self.factors, z)
+        if self.exact:
+            return Estimate(float(energies[0]), 0.0)
+        weights = self.counts.double() / self.num_networks
+        mean = (weights * energies).sum()
+        if int((weights > 0).sum()) < 2:
+            return Estimate(float(mean), math.inf)
+        error = (weights**2 / (1 - weights) * (energies - mean) ** 2).sum().sqrt()
+        return Estimate(float(mean), float(error))
+
+    def whitened_error(self) -> float:
+        """Expected error in units of the geometry, `|L^-1 (G - truth) L^-T|_F / sqrt(D)`.
+
+        `L L^T = G`, on the subspace where `G` is not zero; infinite where the batches are too
+        few to say. Two independent estimates differ by sqrt(2) times as much.
+        """
+        if self.exact:
+            return 0.0
+        values, basis = torch.linalg.eigh(self.factor())
+        kept = values > 1e-12 * values[-1]
+        values, basis = values[kept], basis[:, kept]
+        variance = batch_variance(self.factors, self.counts, self.factor(), basis)
+        return float((variance / values[:, None] / values).sum().div(len(values)).sqrt())
+
+    def merge(self, *others: "Geometry") -> "Geometry":
+        """Add up estimates of the same family that hold different networks."""
+        merged = self
+        for other in others:
+            merged = _merge_two(merged, other)
+        return merged
+
+    def save(self, path: str | os.PathLike[str]) -> Path:
+        """Write as safetensors, all at once or not at all."""
+        path = Path(path)
+        rows, columns = torch.triu_indices(self.lift.size, self.lift.size)
+        tensors = {
+            "factors": self.factors[:, rows, columns].contiguous(),  # symmetric: one triangle
+            "counts": self.counts,
+            "order": self.lift.order,
+        }
+        metadata = {
+            "format": FORMAT,
+            "format_version": str(FORMAT_VERSION),
+            "groups": str(self.lift.groups),
+            "shape": json.dumps(self.shape),
+            "provenance": json.dumps(self.provenance),
+        }
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+            os.close(handle)
+            try:
+                save_file(tensors, temporary, metadata)
+                os.replace(temporary, path)
+            except BaseException:
+                Path(temporary).unlink(missing_ok=True)
+                raise
+        except (OSError, SafetensorError) as error:
+            raise OutputError(
+                f"cannot write {path}: {error}; choose a folder that you can write to"
+            ) from error
+        return path
+
+
+def load_geometry(path: str | os.PathLike[str]) -> Geometry:
+    """Read a geometry that `Geometry.save` wrote."""
+    path = Path(path)
+    if not path.is_file():
+        raise GeometryFileError(f"there is no file {path}; give a geometry written by sads")
+    try:
+        with safe_open(path, framework="pt") as file:
+            metadata = file.metadata() or {}
+            if metadata.get("format") != FORMAT:
+                raise GeometryFileError(f"{path} is not a geometry written by sads")
+            if int(metadata["format_version"]) > FORMAT_VERSION:
+                raise GeometryFileError(
+                    f"{path} was written by a newer sads (format {metadata['format_version']}, "
+                    f"this one reads {FORMAT_VERSION}): upgrade sads"
+                )
+            packed, counts, order = (file.get_tensor(k) for k in ("factors", "counts", "order"))
+        groups = int(metadata["groups"])
+        size = len(order) // groups
+        rows, columns = torch.triu_indices(size, size)
+        factors = torch.empty(len(packed), size, size, dtype=torch.float64)
+        factors[:, rows, columns] = packed
+        factors[:, columns, rows] = packed
+        shape = tuple(json.loads(metadata["shape"]))
+        provenance = json.loads(metadata["provenance"])
+        if math.prod(shape) != len(order) or len(counts) != len(packed):
+            raise ValueError("its parts do not fit together")
+    except GeometryFileError:
+        raise
+    except (SafetensorError, OSError, KeyError, ValueError, RuntimeError, TypeError) as error:
+        raise GeometryFileError(
+            f"{path} cannot be read as a geometry ({error}): it is damaged or another program's"
+        ) from error
+    return Geometry(factors, counts, Lift(groups, size, order), shape, provenance)
+
+
+def _merge_two(a: Geometry, b: Geometry) -> Geometry:
+    for key in IDENTITY:
+        if a.provenance.get(key) != b.provenance.get(key):
+            raise MergeError(
+                f"geometries of different {key} do not add up: {a.provenance.get(key)} and "
+                f"{b.provenance.get(key)}; merge estimates of one family under one probe"
+            )
+    if a.exact:
+        return a
+    draws = [*a.provenance["draws"], *b.provenance["draws"]]
+    for i, (seed, start, stop) in enumerate(draws):
+        for other_seed, other_start, other_stop in draws[:i]:
+            if seed == other_seed and start < other_stop and other_start < stop:
+                raise MergeError(
+                    f"both geometries hold networks {max(start, other_start)} to "
+                    f"{min(stop, other_stop) - 1} of seed {seed}; merge estimates with other "
+                    "seeds, or of other networks (first_network=...)"
+                )
+    counts = a.counts + b.counts
+    weight = (a.counts.double() / counts.clamp(min=1))[:, None, None]
+    factors = weight * a.factors + (1 - weight) * b.factors
+    provenance = {
+        **a.provenance,
+        "draws": draws,
+        "seconds": a.provenance["seconds"] + b.provenance["seconds"],
+        "interrupted": a.provenance["interrupted"] or b.provenance["interrupted"],
+    }
+    return replace(a, factors=factors, counts=counts, provenance=provenance)

@@ -1,0 +1,376 @@
+"""How a constructor draws its parameters, recorded once and replayed for stacks of networks.
+
+Building an `nn.Module` costs far more than the random numbers in it. So we build one module
+while watching which random and elementwise operations write into its parameters. That gives a
+*recipe* per parameter. The recipes are accepted only if replaying them from the same random
+seed reproduces the module's parameters to the bit; otherwise every network is built by its
+constructor, which is slower and always right.
+"""
+
+import hashlib
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
+
+aten = torch.ops.aten
+
+UNIFORM, NORMAL, CONSTANT = "uniform_", "normal_", "fill_"
+FILLS = {
+    aten.uniform_.default: UNIFORM,
+    aten.normal_.default: NORMAL,
+    aten.fill_.Scalar: CONSTANT,
+    aten.zero_.default: "zero_",
+}
+ELEMENTWISE = {
+    aten.mul_.Tensor: "mul_",
+    aten.mul_.Scalar: "mul_",
+    aten.div_.Tensor: "div_",
+    aten.add_.Tensor: "add_",
+    aten.add_.Scalar: "add_",
+    aten.sub_.Tensor: "sub_",
+    aten.erfinv_.default: "erfinv_",
+    aten.clamp_.default: "clamp_",
+}
+CREATORS = {
+    aten.randn.default: (NORMAL, (0.0, 1.0)),
+    aten.rand.default: (UNIFORM, (0.0, 1.0)),
+}
+DERIVED = {aten.mul.Tensor: "mul_", aten.div.Tensor: "div_", aten.add.Tensor: "add_"}
+ALIASES = (aten.clone.default,)
+QUANTILES = 1 << 16
+ODD = np.uint64(0x0001_0001_0001_0001)
+
+
+@dataclass(frozen=True)
+class Step:
+    """One in-place operation on a view of a parameter's storage."""
+
+    op: str
+    args: tuple[Any, ...]
+    size: tuple[int, ...]
+    stride: tuple[int, ...]
+    offset: int
+
+    def covers(self, numel: int) -> bool:
+        """Does the view reach every element of a storage of `numel` elements once?"""
+        dense = sorted(
+            (s, n) for s, n in zip(self.stride, self.size, strict=True) if n > 1
+        )
+        expected = 1
+        for stride, length in dense:
+            if stride != expected:
+                return False
+            expected *= length
+        return self.offset == 0 and math.prod(self.size) == numel == expected
+
+    @property
+    def is_fill(self) -> bool:
+        return self.op in (UNIFORM, NORMAL, CONSTANT, "zero_")
+
+
+@dataclass(frozen=True)
+class Law:
+    """Mean and variance of the independent, identically distributed entries of a parameter."""
+
+    mean: float
+    variance: float
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """The steps that draw one parameter. A parameter that never varies has a `value` instead."""
+
+    shape: tuple[int, ...]
+    steps: tuple[Step, ...] = ()
+    value: Tensor | None = None
+
+    @property
+    def numel(self) -> int:
+        return math.prod(self.shape)
+
+    def law(self) -> Law | None:
+        """The law of the entries if they are iid, else None.
+
+        Entries are iid if every step acts on all of them alike. A single draw has moments in
+        closed form; for a longer chain (a truncated normal, say) the chain is a function of one
+        draw, and its moments are integrals over the quantiles of that draw.
+        """
+        if self.value is not None:
+            first = float(self.value.flatten()[0]) if self.numel else 0.0
+            return Law(first, 0.0) if bool((self.value == first).all()) else None
+        if not all(step.covers(self.numel) for step in self.steps):
+            return None
+        first_step = self.steps[0]
+        if first_step.op in (CONSTANT, "zero_"):
+            grid = torch.zeros(1, dtype=torch.float64)
+        else:
+            u = (torch.arange(QUANTILES, dtype=torch.float64) + 0.5) / QUANTILES
+            low, high = first_step.args
+            grid = low + (high - low) * u if first_step.op == UNIFORM else low + high * _ndtri(u)
+            if len(self.steps) == 1:
+                if first_step.op == UNIFORM:
+                    return Law((low + high) / 2, (high - low) ** 2 / 12)
+                return Law(low, high**2)
+        for step in self.steps[first_step.op not in (CONSTANT, "zero_") :]:
+            getattr(grid, step.op)(*step.args)
+        return Law(float(grid.mean()), float(grid.var(correction=0)))
+
+
+
+def _ndtri(u: Tensor) -> Tensor:
+    return math.sqrt(2) * torch.erfinv(2 * u - 1)
+
+
+@dataclass
+class _Event:
+    storage: int
+    numel: int  # of the storage
+    step: Step
+    source: int | None = None  # the storage that this one started as a copy of
+
+
+class _Recorder(TorchDispatchMode):
+    """Logs the operations that fill storages, in order; anything else marks them as unknown."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.events: list[_Event] = []
+        self.unknown: set[int] = set()
+        self.alive: list[Tensor] = []  # so that no address is used twice
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        out = func(*args, **kwargs)
+        if isinstance(out, Tensor):
+            self.alive.append(out)
+        seeded = kwargs.get("generator") is not None
+        if func in FILLS or func in ELEMENTWISE:
+            operands = _scalars(func, args[1:], kwargs)
+            if operands is None or seeded:
+                self.unknown.add(_storage(args[0]))
+            else:
+                op = FILLS.get(func) or ELEMENTWISE[func]
+                self._log(args[0], op, operands)
+        elif func in CREATORS and not seeded:
+            self._log(out, *CREATORS[func])
+        elif func in DERIVED or func in ALIASES:
+            operands = _scalars(func, args[1:], {}) if func in DERIVED else ()
+            if operands is None or not _same_layout(args[0], out):
+                self.unknown.add(_storage(out))
+            else:
+                self._log(out, DERIVED.get(func, "clone"), operands, _storage(args[0]))
+        elif func._schema.is_mutable:
+            for arg in args:
+                if isinstance(arg, Tensor):
+                    self.unknown.add(_storage(arg))
+        return out
+
+    def _log(
+        self, target: Tensor, op: str, args: tuple[Any, ...], source: int | None = None
+    ) -> None:
+        step = Step(
+            op, args, tuple(target.shape), tuple(target.stride()), target.storage_offset()
+        )
+        numel = target.untyped_storage().nbytes() // target.itemsize
+        self.events.append(_Event(_storage(target), numel, step, source))
+
+
+def _storage(tensor: Tensor) -> int:
+    return tensor.untyped_storage().data_ptr()
+
+
+def _same_layout(source: Tensor, target: Tensor) -> bool:
+    return (
+        isinstance(source, Tensor)
+        and source.dtype == target.dtype
+        and source.shape == target.shape
+        and source.stride() == target.stride()
+        and source.storage_offset() == target.storage_offset()
+    )
+
+
+def _scalars(func: Any, args: Any, kwargs: dict[str, Any]) -> tuple[Any, ...] | None:
+    """The plain-number operands of a call, or None if there are tensors among them."""
+    if func is aten.uniform_.default:
+        return (*args, *(0.0, 1.0)[len(args) :])
+    if func is aten.normal_.default:
+        return (*args, *(0.0, 1.0)[len(args) :])
+    values = [a.item() if isinstance(a, Tensor) and a.ndim == 0 else a for a in args]
+    if any(isinstance(v, Tensor) for v in values) or kwargs.get("alpha", 1) != 1:
+        return None
+    return tuple(values)
+
+
+class Initialiser:
+    """Draws the parameters and buffers of many networks of a family at once."""
+
+    def __init__(self, build: Callable[[], nn.Module]):
+        self._build = build
+        self.recipes: dict[str, Recipe] = {}
+        self.reason: str | None = None  # why recipes are not used, if they are not
+        self.module = self._record()
+        steps = [step for recipe in self.recipes.values() for step in recipe.steps]
+        self._num_uniform = sum(math.prod(s.size) for s in steps if s.op == UNIFORM)
+        self._memory: tuple[dict[str, Tensor], dict[str, Tensor]] = ({}, {})
+
+    def _record(self) -> nn.Module:
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(0)
+            with _Recorder() as recorder:
+                module = self._build()
+            torch.manual_seed(0)
+            replayed = _replay(recorder)
+            torch.manual_seed(1)
+            other = dict(_named_tensors(self._build()))
+        programs = _programs(recorder)
+        for name, tensor in _named_tensors(module):
+            storage = _storage(tensor)
+            if torch.equal(tensor, other[name]):
+                recipe = Recipe(tuple(tensor.shape), value=tensor.detach().clone())
+            elif (
+                storage in programs
+                and tensor.is_contiguous()
+                and tensor.untyped_storage().nbytes() == tensor.nbytes
+                and tensor.dtype == torch.float32
+                and torch.equal(replayed[storage].view(tensor.shape), tensor)
+            ):
+                recipe = Recipe(tuple(tensor.shape), steps=programs[storage])
+            else:
+                self.reason = f"how {name} is initialised could not be recorded"
+                recipe = Recipe(tuple(tensor.shape))
+            self.recipes[name] = recipe
+        return module
+
+    def law(self, name: str) -> Law | None:
+        """The law of a parameter's entries if it is known and iid."""
+        recipe = self.recipes.get(name)
+        if recipe is None or (recipe.value is None and not recipe.steps):
+            return None
+        return recipe.law()
+
+    def fingerprint(self) -> str:
+        """A digest of the law of the parameters: equal for families with equal initialisation."""
+        digest = hashlib.sha256()
+        for name, recipe in self.recipes.items():
+            digest.update(repr((name, recipe.shape, recipe.steps)).encode())
+            if recipe.value is not None:
+                digest.update(recipe.value.cpu().contiguous().numpy().tobytes())
+        return digest.hexdigest()[:16]
+
+    def draw(self, streams: list[np.random.Generator]) -> dict[str, Tensor]:
+        """Parameters and buffers of one network per random stream, each (n, ...).
+
+        The memory is used again by the next call but one.
+        """
+        if self.reason is not None:
+            return self._construct(streams)
+        self._memory = self._memory[::-1]
+        uniform = self._draw_uniform(streams)  # (n, all uniform entries of a network)
+        stacks, position = {}, 0
+        for name, recipe in self.recipes.items():
+            if recipe.value is not None:
+                stacks[name] = recipe.value.expand(len(streams), *recipe.shape)
+                continue
+            stack = self._buffer(name, len(streams), recipe.numel, torch.float32)
+            for step in recipe.steps:
+                view = stack.as_strided(
+                    (len(streams), *step.size), (recipe.numel, *step.stride), step.offset
+                )
+                if step.op == UNIFORM:
+                    count = math.prod(step.size)
+                    view.copy_(uniform[:, position : position + count].view(view.shape))
+                    _scale_uniform(view, *step.args)
+                    position += count
+                elif step.op == NORMAL:
+                    _fill_normal(view, streams, *step.args)
+                else:
+                    getattr(view, step.op)(*step.args)
+            stacks[name] = stack.view(len(streams), *recipe.shape)
+        return stacks
+
+    def _draw_uniform(self, streams: list[np.random.Generator]) -> Tensor:
+        """Odd numbers, uniform over -32767 .. 32767: four of them from 64 random bits.
+
+        Scaled to an interval they have the mean of the continuous uniform law and its variance
+        to one part in 2^30, for a quarter of the bits; drawing those is a large part of the
+        time of an estimate.
+        """
+        words = -(-self._num_uniform // 4)
+        numbers = self._buffer(" uniform", len(streams), 4 * words, torch.int16)
+        bits = numbers.numpy().view(np.uint64)  # (n, words)
+        for row, stream in zip(bits, streams, strict=True):
+            np.bitwise_or(stream.bit_generator.random_raw(words), ODD, out=row)
+        return numbers
+
+    def _buffer(self, name: str, n: int, numel: int, dtype: torch.dtype) -> Tensor:
+        memory = self._memory[0]
+        if name not in memory or len(memory[name]) < n:
+            memory[name] = torch.empty(n, numel, dtype=dtype)
+        return memory[name][:n]
+
+    def _construct(self, streams: list[np.random.Generator]) -> dict[str, Tensor]:
+        drawn: list[dict[str, Tensor]] = []
+        for stream in streams:
+            with torch.random.fork_rng(devices=[]):
+                torch.manual_seed(int(stream.integers(2**63)))
+                drawn.append({k: v.detach() for k, v in _named_tensors(self._build())})
+        return {k: torch.stack([d[k] for d in drawn]) for k in drawn[0]}
+
+
+def _scale_uniform(odd: Tensor, low: float, high: float) -> None:
+    odd.mul_((high - low) / 2 / 32768)
+    if low != -high:
+        odd.add_((low + high) / 2)
+
+
+def _fill_normal(
+    view: Tensor, streams: list[np.random.Generator], mean: float, deviation: float
+) -> None:
+    for row, stream in zip(view, streams, strict=True):
+        row.copy_(torch.from_numpy(stream.standard_normal(tuple(row.shape), dtype=np.float32)))
+    view.mul_(deviation)
+    if mean:
+        view.add_(mean)
+
+
+def _named_tensors(module: nn.Module) -> list[tuple[str, Tensor]]:
+    return [*module.named_parameters(), *module.named_buffers()]
+
+
+def _replay(recorder: _Recorder) -> dict[int, Tensor]:
+    """Run all recorded events again, in order, on memory of our own."""
+    memory: dict[int, Tensor] = {}
+    with torch.no_grad():
+        for event in recorder.events:
+            step, key = event.step, event.storage
+            if event.source is not None and event.source in memory:
+                memory[key] = memory[event.source].clone()
+            elif key not in memory:
+                memory[key] = torch.zeros(event.numel)
+            view = memory[key].as_strided(step.size, step.stride, step.offset)
+            if step.op != "clone":
+                getattr(view, step.op)(*step.args)
+    return memory
+
+
+def _programs(recorder: _Recorder) -> dict[int, tuple[Step, ...]]:
+    """The steps that matter for each storage: those since it was last overwritten as a whole."""
+    programs: dict[int, tuple[Step, ...]] = {}
+    for event in recorder.events:
+        step, key = event.step, event.storage
+        if event.source is not None:
+            programs[key] = programs.get(event.source, ())
+        if step.is_fill and step.covers(event.numel):
+            programs[key] = (step,)
+        elif step.op != "clone":
+            programs[key] = (*programs.get(key, ()), step)
+    return {k: p for k, p in programs.items() if p and k not in recorder.unknown}
+

@@ -1,0 +1,67 @@
+"""Evaluate many networks of one family at once, each on its own input."""
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call, vmap
+
+from sads.geometry.readout import capture_input
+
+PARAMETER_BYTES = 24 << 20  # of a stack: what fits in a processor's cache beside the activations
+MAX_STACK = 128
+
+
+class Stack:
+    """`evaluate(parameters, x, t)` for n networks: their outputs, or what enters one layer.
+
+    Networks are evaluated together by `torch.func.vmap`; one that it cannot trace (with
+    data-dependent control flow, for instance) is evaluated one network after the other.
+    """
+
+    def __init__(self, network: nn.Module, layer_path: str | None, device: torch.device):
+        self.network = network.to(device)
+        self.layer_path = layer_path
+        self.device = device
+        self.reason: str | None = None  # why networks are not evaluated together
+        self._together: Callable[..., Tensor] = vmap(self._evaluate_one, randomness="different")
+
+    @property
+    def default_size(self) -> int:
+        tensors = [*self.network.parameters(), *self.network.buffers()]
+        return max(1, min(MAX_STACK, PARAMETER_BYTES // max(1, sum(p.nbytes for p in tensors))))
+
+    def evaluate(self, parameters: dict[str, Tensor], x: Tensor, t: Tensor) -> Tensor:
+        """(n, ...) from parameters (n, ...), x (n, *shape) and t (n,)."""
+        parameters = {k: v.to(self.device) for k, v in parameters.items()}
+        x, t = x.to(self.device), t.to(self.device)
+        with torch.no_grad():
+            if self.reason is None:
+                try:
+                    return self._together(parameters, x, t).cpu()
+                except (RuntimeError, NotImplementedError, ValueError) as error:
+                    self.reason = str(error).splitlines()[0]
+            one_by_one = [
+                self._evaluate_one({k: v[i] for k, v in parameters.items()}, x[i], t[i])
+                for i in range(len(x))
+            ]
+            return torch.stack(one_by_one).cpu()
+
+    def _evaluate_one(self, parameters: dict[str, Tensor], x: Tensor, t: Tensor) -> Tensor:
+        if self.layer_path is None:
+            return functional_call(self.network, parameters, (x[None], t[None]))[0]
+        wrapper = _Features(self.network, self.layer_path)
+        prefixed = {f"network.{k}": v for k, v in parameters.items()}
+        return functional_call(wrapper, prefixed, (x[None], t[None]))
+
+
+class _Features(nn.Module):
+    """A network cut off before one of its layers."""
+
+    def __init__(self, network: nn.Module, layer_path: str):
+        super().__init__()
+        self.network = network
+        self.layer_path = layer_path
+
+    def forward(self, x: Tensor, t: Tensor) -> Tensor:
+        return capture_input(self.network, self.network.get_submodule(self.layer_path), x, t)

@@ -1,0 +1,39 @@
+"""Sinusoidal embeddings of time and of position."""
+
+import math
+
+import torch
+from torch import Tensor
+
+
+def sinusoidal_embedding(t: Tensor, width: int, max_period: float = 10_000.0) -> Tensor:
+    """Cosines, then sines, of `t` at `width // 2` frequencies from 1 down to `1 / max_period`.
+
+    This is the time embedding of iDDPM and DiT. An odd width gets one zero at the end.
+    """
+    half = width // 2
+    exponent = torch.arange(half, dtype=torch.float32, device=t.device) / half
+    frequencies = torch.exp(-math.log(max_period) * exponent)
+    angles = t.to(frequencies.dtype)[:, None] * frequencies  # (N, width // 2)
+    embedding = torch.cat([angles.cos(), angles.sin()], dim=-1)
+    if width % 2:
+        embedding = torch.cat([embedding, torch.zeros_like(embedding[:, :1])], dim=-1)
+    return embedding
+
+
+def sincos_positions(grid: tuple[int, ...], width: int) -> Tensor:
+    """Fixed position embedding of DiT: `width` is shared equally among the axes of the grid.
+
+    Each axis contributes sines, then cosines, of the coordinate at frequencies
+    `10000^(-k / (share / 2))`. As in the reference implementation, the last axis comes first.
+    """
+    share = width // len(grid)
+    omega = 10_000.0 ** (-torch.arange(share // 2, dtype=torch.float64) / (share // 2))
+    coordinates = torch.meshgrid(
+        *(torch.arange(n, dtype=torch.float64) for n in grid), indexing="ij"
+    )
+    parts = []
+    for coordinate in reversed(coordinates):
+        angles = coordinate.reshape(-1, 1) * omega  # (tokens, share // 2)
+        parts += [angles.sin(), angles.cos()]
+    return torch.cat(parts, dim=-1).float()  # (tokens, width)

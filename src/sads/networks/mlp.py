@@ -1,0 +1,34 @@
+"""A multilayer perceptron on the flattened data and an embedding of time."""
+
+import math
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+
+from sads.networks.embedding import sinusoidal_embedding
+
+
+class MLP(nn.Module):
+    """`depth` hidden layers of `width` units with SiLU; PyTorch's default initialisation."""
+
+    def __init__(
+        self,
+        shape: Sequence[int] = (1, 16, 16),
+        width: int = 256,
+        depth: int = 3,
+        time_width: int = 32,
+    ):
+        super().__init__()
+        self.time_width = time_width
+        size = math.prod(shape)
+        layers: list[nn.Module] = []
+        for i in range(depth):
+            layers += [nn.Linear(width if i else size + time_width, width), nn.SiLU()]
+        self.hidden = nn.Sequential(*layers)
+        self.output = nn.Linear(width if depth else size + time_width, size)
+
+    def forward(self, x: Tensor, t: Tensor) -> Tensor:
+        time = sinusoidal_embedding(t, self.time_width).to(x.dtype)
+        h = self.hidden(torch.cat([x.flatten(1), time], dim=1))
+        return self.output(h).reshape(x.shape)
