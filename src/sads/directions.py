@@ -25,7 +25,7 @@ from torch import Tensor
 from sads.errors import InvalidArgumentError
 from sads.geometry.structure import Lift
 
-EQUAL = 1e-10  # eigenvalues this close, in units of the largest, are the same number
+EQUAL = 1e-12  # eigenvalues this close, in units of the largest, are the same number
 
 UNDETERMINED = 10.0  # squared angle, far beyond the quarter turn that means no information
 
@@ -237,5 +237,3 @@ def _fix_signs(basis: Tensor) -> Tensor:
     """The entry of largest magnitude of every column is positive."""
     largest = basis.abs().argmax(dim=0)
     return basis * torch.sign(basis[largest, torch.arange(basis.shape[1])])
-
-

@@ -129,7 +129,7 @@ class CustomProbe:
 
     def second_moment(self, schedule: Schedule, weights: Tensor) -> None:
         """Unknown: the estimator cannot add `E[a^2 x x^T]` in closed form."""
-        return None
+        return
 
     def describe(self) -> dict[str, object]:
         return {"name": self.name}

@@ -20,13 +20,15 @@ import math
 import platform
 import time
 import warnings
+from collections import deque
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from importlib.metadata import version
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from sads.errors import InvalidArgumentError, ZeroReadoutError
 from sads.family import ScoreFamily
@@ -35,6 +37,7 @@ from sads.geometry.initialise import Initialiser
 from sads.geometry.readout import NoReadout, Readout, find_readout, with_default_readout
 from sads.geometry.sampling import (
     NUM_BATCHES,
+    BatchGram,
     Integrated,
     MonteCarlo,
     OuterProduct,
@@ -92,49 +95,50 @@ def estimate_geometry(
     started = time.perf_counter()
     probe = probe or ZeroProbe()
     device = torch.device(device)
-    sampling, facts = _choose_sampling(
-        family, probe, seed, estimator, readout, zero_readout, device
-    )
-    facts |= {"tolerance": tolerance, "interrupted": False}
-
-    def result(factors: Tensor, counts: Tensor, stop: int) -> Geometry:
-        provenance = {
-            **facts,
-            "notes": [*facts["notes"], *sampling.notes()],
-            "draws": [[seed, first_network, stop]] if counts.any() else [],
-            "seconds": time.perf_counter() - started,
-        }
-        return Geometry(factors, counts, sampling.lift, family.shape, provenance)
-
-    exact = sampling.exact_gram()
-    if exact is not None:
-        facts["estimator"] = "exact"
-        return result(sampling.factor(exact)[None], torch.zeros(1, dtype=torch.int64), 0)
-
     budget = max_networks if tolerance else num_networks or DEFAULT_NETWORKS
-    moments = _Moments()
-    next_check = NUM_BATCHES * 4  # networks; doubled at every check of the tolerance
-    stop = first_network
-    stacks = _stacks(first_network, budget, batch_size or sampling.default_size)
-    try:
-        for numbers, gram in _evaluate(sampling, stacks):
-            moments.add(numbers[0] % NUM_BATCHES, gram, len(numbers))
-            stop = max(stop, numbers[-1] + 1)
-            if progress:
-                progress(moments.num_networks, budget, moments.relative_error())
-            if tolerance and moments.num_networks >= next_check and moments.balanced:
-                if _settled(result(*moments.factors(sampling), stop)):
-                    break
-                next_check = 2 * moments.num_networks
-    except KeyboardInterrupt:
-        if moments.num_networks == 0:
-            raise
-        facts["interrupted"] = True
-        warnings.warn(
-            f"interrupted: the geometry holds {moments.num_networks} of {budget} networks",
-            stacklevel=2,
+    with sdpa_kernel(SDPBackend.MATH):  # the kind of attention that vmap can batch
+        sampling, facts = _choose_sampling(
+            family, probe, seed, estimator, readout, zero_readout, device
         )
-    return result(*moments.factors(sampling), stop)
+        facts |= {"tolerance": tolerance, "interrupted": False}
+        size = batch_size or sampling.default_size
+
+        def result(factors: Tensor, counts: Tensor) -> Geometry:
+            rounds = -(-int(counts.sum()) // (NUM_BATCHES * size))
+            stop = first_network + min(budget, rounds * NUM_BATCHES * size)
+            provenance = {
+                **facts,
+                "notes": [*facts["notes"], *sampling.notes()],
+                "draws": [[seed, first_network, stop]] if counts.any() else [],
+                "seconds": time.perf_counter() - started,
+            }
+            return Geometry(factors, counts, sampling.lift, family.shape, provenance)
+
+        exact = sampling.exact_gram()
+        if exact is not None:
+            facts["estimator"] = "exact"
+            return result(sampling.factor(exact)[None], torch.zeros(1, dtype=torch.int64))
+
+        moments = _Moments()
+        next_check = NUM_BATCHES * 4  # networks; doubled at every check of the tolerance
+        try:
+            for grams in _grams(sampling, _stacks(first_network, budget, size)):
+                moments.add(grams)
+                if progress:
+                    progress(moments.num_networks, budget, moments.relative_error())
+                if tolerance and moments.num_networks >= next_check and moments.balanced:
+                    if _settled(result(*moments.factors(sampling))):
+                        break
+                    next_check = 2 * moments.num_networks
+        except KeyboardInterrupt:
+            if moments.num_networks == 0:
+                raise
+            facts["interrupted"] = True
+            warnings.warn(
+                f"interrupted: the geometry holds {moments.num_networks} of {budget} networks",
+                stacklevel=2,
+            )
+        return result(*moments.factors(sampling))
 
 
 def _choose_sampling(
@@ -163,7 +167,9 @@ def _choose_sampling(
     if isinstance(found, Readout):
         a, _ = family.schedule.score_coefficients(family.prediction)
         if a.any() and probe.second_moment(family.schedule, a**2) is None:
-            found = NoReadout(f"E[x x^T] of the probe is not known, and {family.prediction} needs it")
+            found = NoReadout(
+                f"E[x x^T] of the probe is not known, and {family.prediction} needs it"
+            )
     if estimator == "monte-carlo":
         sampling = MonteCarlo(family, probe, seed, device)
     elif isinstance(found, Readout) and estimator == "auto":
@@ -196,30 +202,40 @@ def _choose_sampling(
 
 
 def _stacks(first: int, count: int, size: int) -> Iterator[list[int]]:
-    """Numbers of networks to evaluate together: all of one batch, batches in turn."""
+    """Numbers of networks to evaluate together, arranged so that a stack has few batches."""
     stop = first + count
     for start in range(first, stop, NUM_BATCHES * size):
         block = range(start, min(start + NUM_BATCHES * size, stop))
-        for batch in range(NUM_BATCHES):
-            if numbers := [n for n in block if n % NUM_BATCHES == batch]:
-                yield numbers
+        numbers = sorted(block, key=lambda n: (n % NUM_BATCHES, n))
+        for i in range(0, len(numbers), size):
+            yield numbers[i : i + size]
 
 
-def _evaluate(
-    sampling: Sampling, stacks: Iterator[list[int]]
-) -> Iterator[tuple[list[int], Tensor]]:
-    """Gram matrices of stacks; the next stack is drawn while this one is evaluated."""
-    with ThreadPoolExecutor(max_workers=1) as pool:
-        pending = None
+def _grams(sampling: Sampling, stacks: Iterator[list[int]]) -> Iterator[list[BatchGram]]:
+    """Gram matrices of stacks of networks, in order.
+
+    One stack per core at a time, each on one thread: small operations do not fill a machine.
+    """
+
+    def work(numbers: list[int]) -> list[BatchGram]:
+        return sampling.grams(sampling.draw(numbers))
+
+    num_threads = torch.get_num_threads()
+    if not sampling.concurrent or num_threads == 1:
+        yield from map(work, stacks)
+        return
+    pool = ThreadPoolExecutor(num_threads, initializer=torch.set_num_threads, initargs=(1,))
+    try:
+        waiting: deque[Future[list[BatchGram]]] = deque()
         for numbers in stacks:
-            following = pool.submit(sampling.draw, numbers)
-            if pending is not None:
-                sample = pending.result()
-                yield sample.numbers, sampling.gram(sample)
-            pending = following
-        if pending is not None:
-            sample = pending.result()
-            yield sample.numbers, sampling.gram(sample)
+            waiting.append(pool.submit(work, numbers))
+            if len(waiting) > num_threads:
+                yield waiting.popleft().result()
+        while waiting:
+            yield waiting.popleft().result()
+    finally:
+        pool.shutdown(cancel_futures=True)
+        torch.set_num_threads(num_threads)
 
 
 class _Moments:
@@ -229,11 +245,12 @@ class _Moments:
         self.counts = torch.zeros(NUM_BATCHES, dtype=torch.int64)
         self.sums: Tensor | None = None
 
-    def add(self, batch: int, gram: Tensor, count: int) -> None:
-        if self.sums is None:
-            self.sums = torch.zeros(NUM_BATCHES, *gram.shape, dtype=torch.float64)
-        self.sums[batch] += gram
-        self.counts[batch] += count
+    def add(self, grams: list[BatchGram]) -> None:
+        for batch, count, gram in grams:
+            if self.sums is None:
+                self.sums = torch.zeros(NUM_BATCHES, *gram.shape, dtype=torch.float64)
+            self.sums[batch] += gram
+            self.counts[batch] += count
 
     @property
     def num_networks(self) -> int:
@@ -301,6 +318,4 @@ def _check_arguments(
             f"unknown estimator {estimator!r}; choose one of {', '.join(ESTIMATORS)}"
         )
     if zero_readout not in ("error", "default"):
-        raise InvalidArgumentError(
-            f"zero_readout is {zero_readout!r}; choose 'error' or 'default'"
-        )
+        raise InvalidArgumentError(f"zero_readout is {zero_readout!r}; choose 'error' or 'default'")

@@ -3,7 +3,6 @@
 import json
 import math
 import os
-import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -14,8 +13,9 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
-from sads.directions import Directions, batch_mean, batch_variance, find_directions
-from sads.errors import GeometryFileError, InvalidArgumentError, MergeError, OutputError
+from sads.directions import EQUAL, Directions, batch_mean, batch_variance, find_directions
+from sads.errors import GeometryFileError, InvalidArgumentError, MergeError
+from sads.files import replacing
 from sads.geometry.structure import Lift
 
 FORMAT = "sads-geometry"
@@ -115,7 +115,7 @@ class Geometry:
         if self.exact:
             return 0.0
         values, basis = torch.linalg.eigh(self.factor())
-        kept = values > 1e-12 * values[-1]
+        kept = values > EQUAL * values[-1]
         values, basis = values[kept], basis[:, kept]
         variance = batch_variance(self.factors, self.counts, self.factor(), basis)
         return float((variance / values[:, None] / values).sum().div(len(values)).sqrt())
@@ -143,20 +143,8 @@ class Geometry:
             "shape": json.dumps(self.shape),
             "provenance": json.dumps(self.provenance),
         }
-        try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-            os.close(handle)
-            try:
-                save_file(tensors, temporary, metadata)
-                os.replace(temporary, path)
-            except BaseException:
-                Path(temporary).unlink(missing_ok=True)
-                raise
-        except (OSError, SafetensorError) as error:
-            raise OutputError(
-                f"cannot write {path}: {error}; choose a folder that you can write to"
-            ) from error
+        with replacing(path) as temporary:
+            save_file(tensors, temporary, metadata)
         return path
 
 

@@ -9,6 +9,7 @@ constructor, which is slower and always right.
 
 import hashlib
 import math
+import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -59,9 +60,7 @@ class Step:
 
     def covers(self, numel: int) -> bool:
         """Does the view reach every element of a storage of `numel` elements once?"""
-        dense = sorted(
-            (s, n) for s, n in zip(self.stride, self.size, strict=True) if n > 1
-        )
+        dense = sorted((s, n) for s, n in zip(self.stride, self.size, strict=True) if n > 1)
         expected = 1
         for stride, length in dense:
             if stride != expected:
@@ -122,7 +121,6 @@ class Recipe:
         return Law(float(grid.mean()), float(grid.var(correction=0)))
 
 
-
 def _ndtri(u: Tensor) -> Tensor:
     return math.sqrt(2) * torch.erfinv(2 * u - 1)
 
@@ -144,7 +142,7 @@ class _Recorder(TorchDispatchMode):
         self.unknown: set[int] = set()
         self.alive: list[Tensor] = []  # so that no address is used twice
 
-    def __torch_dispatch__(
+    def record(
         self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         kwargs = kwargs or {}
@@ -177,10 +175,14 @@ class _Recorder(TorchDispatchMode):
         self, target: Tensor, op: str, args: tuple[Any, ...], source: int | None = None
     ) -> None:
         step = Step(
-            op, args, tuple(target.shape), tuple(target.stride()), target.storage_offset()
+            op, args, tuple(target.shape), tuple(target.stride()), int(target.storage_offset())
         )
         numel = target.untyped_storage().nbytes() // target.itemsize
         self.events.append(_Event(_storage(target), numel, step, source))
+
+
+# Set here and not in the class body, where torch would wrap it and import its compiler: 2 seconds.
+_Recorder.__torch_dispatch__ = _Recorder.record  # type: ignore[method-assign,assignment]
 
 
 def _storage(tensor: Tensor) -> int:
@@ -219,7 +221,7 @@ class Initialiser:
         self.module = self._record()
         steps = [step for recipe in self.recipes.values() for step in recipe.steps]
         self._num_uniform = sum(math.prod(s.size) for s in steps if s.op == UNIFORM)
-        self._memory: tuple[dict[str, Tensor], dict[str, Tensor]] = ({}, {})
+        self._thread = threading.local()  # memory for a stack, kept for the next one
 
     def _record(self) -> nn.Module:
         with torch.random.fork_rng(devices=[]):
@@ -268,11 +270,10 @@ class Initialiser:
     def draw(self, streams: list[np.random.Generator]) -> dict[str, Tensor]:
         """Parameters and buffers of one network per random stream, each (n, ...).
 
-        The memory is used again by the next call but one.
+        They are valid until the next call from the same thread, which uses their memory again.
         """
         if self.reason is not None:
             return self._construct(streams)
-        self._memory = self._memory[::-1]
         uniform = self._draw_uniform(streams)  # (n, all uniform entries of a network)
         stacks, position = {}, 0
         for name, recipe in self.recipes.items():
@@ -311,7 +312,7 @@ class Initialiser:
         return numbers
 
     def _buffer(self, name: str, n: int, numel: int, dtype: torch.dtype) -> Tensor:
-        memory = self._memory[0]
+        memory: dict[str, Tensor] = self._thread.__dict__
         if name not in memory or len(memory[name]) < n:
             memory[name] = torch.empty(n, numel, dtype=dtype)
         return memory[name][:n]
@@ -373,4 +374,3 @@ def _programs(recorder: _Recorder) -> dict[int, tuple[Step, ...]]:
         elif step.op != "clone":
             programs[key] = (*programs.get(key, ()), step)
     return {k: p for k, p in programs.items() if p and k not in recorder.unknown}
-

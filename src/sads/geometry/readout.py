@@ -213,9 +213,7 @@ def _rearrangement(family: ScoreFamily, network: nn.Module, layer: nn.Module) ->
     return index if torch.equal(sent[index], result) else None
 
 
-def _laws(
-    initialiser: Initialiser, layer: nn.Module, path: str
-) -> tuple[Law | None, Law | None]:
+def _laws(initialiser: Initialiser, layer: nn.Module, path: str) -> tuple[Law | None, Law | None]:
     """The laws of the layer's weight and bias; no bias is a bias that is always zero."""
     prefix = f"{path}." if path else ""
     bias = Law(0.0, 0.0) if layer.bias is None else initialiser.law(f"{prefix}bias")
@@ -269,7 +267,7 @@ def _formula_holds(
     The output is linear in the layer's parameters, so for given features
     `v^T G|h v = s2_w |d(v^T F)/dw|^2 + s2_b |d(v^T F)/db|^2`, exactly.
     """
-    parameters = [layer.weight] if layer.bias is None else [layer.weight, layer.bias]
+    parameters: Any = [layer.weight] if layer.bias is None else [layer.weight, layer.bias]
     variances = [readout.weight_variance, readout.bias_variance]
     with torch.enable_grad():
         output = network(x, t).flatten()

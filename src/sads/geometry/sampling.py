@@ -27,6 +27,8 @@ from sads.probe import Probe, ZeroProbe
 NUM_BATCHES = 16  # independent, for standard errors
 GOLDEN = (math.sqrt(5) - 1) / 2
 
+BatchGram = tuple[int, int, Tensor]  # batch, count of networks, sum of their Gram matrices
+
 
 @dataclass(frozen=True)
 class Sample:
@@ -44,6 +46,7 @@ class Sampling(ABC):
     name: str
     lift: Lift
     default_size = 1
+    concurrent = False  # may several threads draw and evaluate at once?
     symmetries: dict[str, Tensor]
 
     def __init__(self, family: ScoreFamily, probe: Probe, seed: int, level_law: Tensor):
@@ -63,19 +66,25 @@ class Sampling(ABC):
         )
         return Sample(numbers, levels, x, self._parameters(streams))
 
-    def gram(self, sample: Sample) -> Tensor:
-        """The sum over networks of the Gram matrix of their rows, (P, P)."""
+    def grams(self, sample: Sample) -> list[BatchGram]:
+        """Per batch in the sample: its number, its count of networks, the sum of their Grams."""
         rows = self.rows(sample)  # (n, R, P)
-        flat = rows.reshape(-1, rows.shape[-1])
-        gram = flat.T @ flat
-        if not gram.isfinite().all():
-            finite = rows.flatten(1).double().square().sum(dim=1).isfinite()
-            bad = int(torch.nonzero(~finite)[0]) if not finite.all() else 0
-            raise NonFiniteError(
-                f"network {sample.numbers[bad]} of seed {self.seed} gives NaN or infinity at level "
-                f"{int(sample.levels[bad])}; check its initialisation and its input range"
-            )
-        return gram
+        batches = torch.tensor(sample.numbers) % NUM_BATCHES
+        grams = []
+        for batch in batches.unique().tolist():
+            flat = rows[batches == batch].flatten(0, 1)
+            grams.append((batch, int((batches == batch).sum()), flat.T @ flat))
+        if not all(gram.isfinite().all() for _, _, gram in grams):
+            self._explain_not_finite(sample, rows)
+        return grams
+
+    def _explain_not_finite(self, sample: Sample, rows: Tensor) -> None:
+        finite = rows.flatten(1).double().square().sum(dim=1).isfinite()
+        first = int((~finite).to(torch.uint8).argmax())
+        raise NonFiniteError(
+            f"network {sample.numbers[first]} of seed {self.seed} gives NaN or infinity at level "
+            f"{int(sample.levels[first])}; check its initialisation and its range of input"
+        )
 
     @abstractmethod
     def rows(self, sample: Sample) -> Tensor:
@@ -97,7 +106,9 @@ class Sampling(ABC):
         return {}
 
     def _stream(self, *key: int) -> np.random.Generator:
-        return np.random.Generator(np.random.SFC64(np.random.SeedSequence(self.seed, spawn_key=key)))
+        return np.random.Generator(
+            np.random.SFC64(np.random.SeedSequence(self.seed, spawn_key=key))
+        )
 
     def _level(self, number: int) -> int:
         """Evenly spread over the law within a batch, from a start that is random for each."""
@@ -122,6 +133,7 @@ class _Stacked(Sampling):
         super().__init__(family, probe, seed, level_law)
         self.initialiser, self.stack = initialiser, stack
         self.default_size = stack.default_size
+        self.concurrent = initialiser.reason is None and stack.device.type == "cpu"
 
     def notes(self) -> list[str]:
         reasons = {

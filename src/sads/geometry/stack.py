@@ -1,5 +1,7 @@
 """Evaluate many networks of one family at once, each on its own input."""
 
+import copy
+import threading
 from collections.abc import Callable
 
 import torch
@@ -8,8 +10,8 @@ from torch.func import functional_call, vmap
 
 from sads.geometry.readout import capture_input
 
-PARAMETER_BYTES = 24 << 20  # of a stack: what fits in a processor's cache beside the activations
-MAX_STACK = 128
+PARAMETER_BYTES = 128 << 20  # of a stack; larger ones are no faster, smaller ones have overheads
+MAX_STACK = 256
 
 
 class Stack:
@@ -20,15 +22,22 @@ class Stack:
     """
 
     def __init__(self, network: nn.Module, layer_path: str | None, device: torch.device):
-        self.network = network.to(device)
         self.layer_path = layer_path
         self.device = device
+        self._network = network.to(device)
+        self._thread = threading.local()  # calls put parameters into a module: one per thread
         self.reason: str | None = None  # why networks are not evaluated together
         self._together: Callable[..., Tensor] = vmap(self._evaluate_one, randomness="different")
 
     @property
+    def network(self) -> nn.Module:
+        if not hasattr(self._thread, "network"):
+            self._thread.network = copy.deepcopy(self._network)
+        return self._thread.network
+
+    @property
     def default_size(self) -> int:
-        tensors = [*self.network.parameters(), *self.network.buffers()]
+        tensors = [*self._network.parameters(), *self._network.buffers()]
         return max(1, min(MAX_STACK, PARAMETER_BYTES // max(1, sum(p.nbytes for p in tensors))))
 
     def evaluate(self, parameters: dict[str, Tensor], x: Tensor, t: Tensor) -> Tensor:

@@ -71,9 +71,7 @@ class Move:
         return x.transpose(skip + self.axis, skip + self.other)
 
 
-def _is_symmetric(
-    family: ScoreFamily, initialiser: Initialiser, move: Move, seed: int
-) -> bool:
+def _is_symmetric(family: ScoreFamily, initialiser: Initialiser, move: Move, seed: int) -> bool:
     axes = len(family.shape) - 1
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)

@@ -6,7 +6,6 @@ The blocks start as the identity (adaLN-Zero) and the position embedding is fixe
 
 from collections.abc import Sequence
 
-import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
@@ -36,6 +35,18 @@ class SelfAttention(nn.Module):
         return self.proj(h.transpose(1, 2).reshape(n, tokens, width))
 
 
+class Modulation(nn.Module):
+    """`count` vectors from the embedding of time, all zero at the start."""
+
+    def __init__(self, width: int, count: int):
+        super().__init__()
+        self.count = count
+        self.linear = nn.Linear(width, count * width)
+
+    def forward(self, time: Tensor) -> tuple[Tensor, ...]:
+        return self.linear(F.silu(time)).chunk(self.count, dim=-1)
+
+
 class Block(nn.Module):
     """Attention and MLP, each modulated and gated by time (adaLN-Zero)."""
 
@@ -48,10 +59,10 @@ class Block(nn.Module):
         self.mlp = nn.Sequential(
             nn.Linear(width, hidden), nn.GELU(approximate="tanh"), nn.Linear(hidden, width)
         )
-        self.modulation = nn.Sequential(nn.SiLU(), nn.Linear(width, 6 * width))
+        self.modulation = Modulation(width, 6)
 
     def forward(self, x: Tensor, time: Tensor) -> Tensor:
-        shift1, scale1, gate1, shift2, scale2, gate2 = self.modulation(time).chunk(6, dim=-1)
+        shift1, scale1, gate1, shift2, scale2, gate2 = self.modulation(time)
         x = x + gate1[:, None] * self.attention(modulate(self.norm1(x), shift1, scale1))
         return x + gate2[:, None] * self.mlp(modulate(self.norm2(x), shift2, scale2))
 
@@ -84,20 +95,16 @@ class DiT(nn.Module):
         self.shape = tuple(shape)
         self.patch_size = patch_size
         self.grid = tuple(n // patch_size for n in sizes)
-        self.patches = CONVOLUTIONS[dims](
-            data_channels, hidden_size, patch_size, stride=patch_size
-        )
+        self.patches = CONVOLUTIONS[dims](data_channels, hidden_size, patch_size, stride=patch_size)
         self.register_buffer("positions", sincos_positions(self.grid, hidden_size))
         self.time = nn.Sequential(
             nn.Linear(FREQUENCY_WIDTH, hidden_size),
             nn.SiLU(),
             nn.Linear(hidden_size, hidden_size),
         )
-        self.blocks = nn.ModuleList(
-            Block(hidden_size, num_heads, mlp_ratio) for _ in range(depth)
-        )
+        self.blocks = nn.ModuleList(Block(hidden_size, num_heads, mlp_ratio) for _ in range(depth))
         self.norm = nn.LayerNorm(hidden_size, elementwise_affine=False, eps=1e-6)
-        self.modulation = nn.Sequential(nn.SiLU(), nn.Linear(hidden_size, 2 * hidden_size))
+        self.modulation = Modulation(hidden_size, 2)
         self.output = nn.Linear(hidden_size, patch_size**dims * data_channels)
         self.initialise()
 
@@ -109,17 +116,19 @@ class DiT(nn.Module):
                 nn.init.zeros_(module.bias)
         nn.init.xavier_uniform_(self.patches.weight.view(self.patches.out_channels, -1))
         nn.init.zeros_(self.patches.bias)  # type: ignore[arg-type]
-        for layer in (self.time[0], self.time[2]):
-            nn.init.normal_(layer.weight, std=0.02)  # type: ignore[arg-type]
-        for modulation in [*(block.modulation for block in self.blocks), self.modulation]:
-            nn.init.zeros_(modulation[1].weight)  # type: ignore[index]
+        for module in self.time:
+            if isinstance(module, nn.Linear):
+                nn.init.normal_(module.weight, std=0.02)
+        for module in self.modules():
+            if isinstance(module, Modulation):
+                nn.init.zeros_(module.linear.weight)
 
     def forward(self, x: Tensor, t: Tensor) -> Tensor:
         time = self.time(sinusoidal_embedding(t, FREQUENCY_WIDTH).to(x.dtype))
         h = self.patches(x).flatten(2).transpose(1, 2) + self.positions  # (N, tokens, width)
         for block in self.blocks:
             h = block(h, time)
-        shift, scale = self.modulation(time).chunk(2, dim=-1)
+        shift, scale = self.modulation(time)
         h = self.output(modulate(self.norm(h), shift, scale))
         return self.unpatchify(h)
 
@@ -133,9 +142,7 @@ class DiT(nn.Module):
         return h.permute(0, *order).reshape(n, *self.shape)
 
 
-def _check_options(
-    sizes: Sequence[int], patch_size: int, hidden_size: int, num_heads: int
-) -> None:
+def _check_options(sizes: Sequence[int], patch_size: int, hidden_size: int, num_heads: int) -> None:
     dims = len(sizes)
     if dims not in CONVOLUTIONS:
         raise InvalidArgumentError(

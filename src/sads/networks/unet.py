@@ -62,7 +62,7 @@ class Attention(nn.Module):
 
 
 class Downsample(nn.Module):
-    """Halve: a convolution of stride 2 ("nearest"), or one of stride 1 and area averaging ("area")."""
+    """Halve by a convolution of stride 2 ("nearest"), or of stride 1 and averaging ("area")."""
 
     def __init__(self, dims: int, channels: int, resample: str):
         super().__init__()
@@ -147,9 +147,7 @@ class UNet(nn.Module):
         self.up = nn.ModuleList()
         for level, level_width in reversed(list(enumerate(widths))):
             for _ in range(depth + 1):
-                self.up.append(
-                    ResidualBlock(dims, width + skips.pop(), level_width, time_width)
-                )
+                self.up.append(ResidualBlock(dims, width + skips.pop(), level_width, time_width))
                 width = level_width
             if level > 0:
                 self.up.append(Upsample(dims, width, resample))
@@ -184,9 +182,7 @@ def _check_options(
             "give a shape such as 1x64 or 1x16x16"
         )
     if resample not in ("nearest", "area"):
-        raise InvalidArgumentError(
-            f"resample is {resample!r}; a U-Net knows 'nearest' and 'area'"
-        )
+        raise InvalidArgumentError(f"resample is {resample!r}; a U-Net knows 'nearest' and 'area'")
     factor = 2 ** (len(widths) - 1)
     if any(n % factor for n in sizes):
         raise InvalidArgumentError(

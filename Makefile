@@ -1,0 +1,27 @@
+# Everything runs in .venv, which each target makes for itself from a bare clone.
+PYTHON ?= python3.11
+BIN := .venv/bin
+STAMP := .venv/.installed
+
+.PHONY: demo test check clean
+
+$(STAMP): pyproject.toml constraints.txt
+	test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[dev]"
+	touch $@
+
+demo: $(STAMP)
+	$(BIN)/sads geometry iddpm --shape 1x16x16 --networks 2048 --out out/iddpm
+	$(BIN)/sads geometry dit --shape 1x16x16 --out out/dit-2
+	@echo "Open out/iddpm/directions.png, out/iddpm/spectrum.png, out/dit-2/directions.png and out/dit-2/spectrum.png"
+
+test: check
+	$(BIN)/python -m pytest
+
+check: $(STAMP)
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+
+clean:
+	rm -rf .venv out

@@ -1,0 +1,51 @@
+"""Files that appear whole or not at all."""
+
+import json
+import os
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from safetensors import SafetensorError
+
+from sads.errors import OutputError
+
+
+@contextmanager
+def replacing(path: Path) -> Iterator[Path]:
+    """A temporary path to write to; it takes the place of `path` when the block succeeds."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        handle, name = tempfile.mkstemp(dir=path.parent, prefix=".", suffix=path.suffix)
+        os.close(handle)
+        temporary = Path(name)
+        try:
+            yield temporary
+            os.chmod(temporary, 0o666 & ~_umask())
+            os.replace(temporary, path)
+        finally:
+            temporary.unlink(missing_ok=True)
+    except (OSError, SafetensorError) as error:
+        raise OutputError(
+            f"cannot write {path}: {error}; choose a folder that you can write to"
+        ) from error
+
+
+def check_folder(folder: Path) -> None:
+    """Make sure that results can be written to a folder before any work is done."""
+    with replacing(folder / ".sads") as temporary:
+        temporary.touch()
+    (folder / ".sads").unlink()
+
+
+def _umask() -> int:
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask
+
+
+def write_json(path: Path, content: object) -> Path:
+    with replacing(path) as temporary:
+        temporary.write_text(json.dumps(content, indent=2) + "\n")
+    return path
