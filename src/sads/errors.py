@@ -24,7 +24,7 @@ class NonFiniteError(NetworkError):
 class ZeroReadoutError(NetworkError):
     """A network whose output layer starts at zero: its geometry is 0, its directions undefined."""
 
-    def __init__(self, message: str, layer_path: str):
+    def __init__(self, message: str, layer_path: str | None = None):
         super().__init__(message)
         self.layer_path = layer_path
 
