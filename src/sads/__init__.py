@@ -2,6 +2,8 @@
 
 from importlib.metadata import version as _version
 
+from sads.data.bases import Basis, basis
+from sads.data.synthetic import rank_one, sphere
 from sads.directions import Cluster, Directions
 from sads.errors import SadsError
 from sads.family import ScoreFamily, family
@@ -13,14 +15,18 @@ from sads.schedule import Schedule
 __version__ = _version("sads")
 
 __all__ = [
+    "Basis",
     "Cluster",
     "Directions",
     "Geometry",
     "SadsError",
     "Schedule",
     "ScoreFamily",
+    "basis",
     "estimate_geometry",
     "family",
     "load_geometry",
     "probe",
+    "rank_one",
+    "sphere",
 ]
