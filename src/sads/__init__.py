@@ -3,6 +3,7 @@
 from importlib.metadata import version as _version
 
 from sads.data.bases import Basis, basis
+from sads.data.images import ImageSet, load_images, read_images
 from sads.data.synthetic import rank_one, sphere
 from sads.directions import Cluster, Directions
 from sads.errors import SadsError
@@ -19,6 +20,7 @@ __all__ = [
     "Cluster",
     "Directions",
     "Geometry",
+    "ImageSet",
     "SadsError",
     "Schedule",
     "ScoreFamily",
@@ -26,7 +28,9 @@ __all__ = [
     "estimate_geometry",
     "family",
     "load_geometry",
+    "load_images",
     "probe",
     "rank_one",
+    "read_images",
     "sphere",
 ]
