@@ -10,6 +10,13 @@ from sads.errors import SadsError
 from sads.family import ScoreFamily, family
 from sads.geometry.estimate import estimate_geometry
 from sads.geometry.geometry import Geometry, load_geometry
+from sads.metrics import (
+    MaxSlicedWasserstein,
+    SlicedWasserstein,
+    max_sliced_wasserstein,
+    sliced_wasserstein,
+    sliced_wasserstein_to_gaussian,
+)
 from sads.probe import probe
 from sads.schedule import Schedule
 
@@ -21,16 +28,21 @@ __all__ = [
     "Directions",
     "Geometry",
     "ImageSet",
+    "MaxSlicedWasserstein",
     "SadsError",
     "Schedule",
     "ScoreFamily",
+    "SlicedWasserstein",
     "basis",
     "estimate_geometry",
     "family",
     "load_geometry",
     "load_images",
+    "max_sliced_wasserstein",
     "probe",
     "rank_one",
     "read_images",
+    "sliced_wasserstein",
+    "sliced_wasserstein_to_gaussian",
     "sphere",
 ]
