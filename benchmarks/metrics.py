@@ -70,7 +70,7 @@ def main() -> None:
         return
     num_samples, dimension = (2_000, 64) if arguments.quick else (10_000, 256)
     full = 64 * dimension
-    part = full // 32
+    part = full // 8
     ours, pot = run("sads", num_samples, dimension, full), run("pot", num_samples, dimension, part)
     shared = run("sads", num_samples, dimension, part)
     seconds, memory = pot["seconds"] * full / part, pot["bytes"] * full / part
