@@ -33,6 +33,10 @@ class GeometryFileError(SadsError):
     """A geometry file that is damaged or was not written by sads."""
 
 
+class DataError(SadsError):
+    """Images that cannot be read, or that do not fit together or with what was asked for."""
+
+
 class MergeError(SadsError):
     """Geometries that do not add up: of different families, or with networks in common."""
 
