@@ -197,7 +197,8 @@ def test_standard_errors_cover_the_truth_as_often_as_they_claim() -> None:
             twice.setdefault(name, []).append(abs(score) < 2)
         if previous is not None:
             both = directions.resolved & previous.resolved
-            overlap = (directions.vectors * previous.vectors).sum(dim=1).abs().clamp(max=1)
+            product = (directions.vectors * previous.vectors).flatten(1).sum(dim=1)
+            overlap = product.abs().clamp(max=1)
             angle = torch.arccos(overlap)
             certified = torch.hypot(directions.angle_errors, previous.angle_errors)
             overlaps += (angle[both] < 2 * certified[both]).tolist()

@@ -5,6 +5,9 @@ from importlib.metadata import version as _version
 from sads.data.bases import Basis, basis
 from sads.data.images import ImageSet, load_images, read_images
 from sads.data.synthetic import rank_one, sphere
+from sads.diffusion.model import ScoreModel, load_model
+from sads.diffusion.sample import sample
+from sads.diffusion.train import train
 from sads.directions import Cluster, Directions
 from sads.errors import SadsError
 from sads.family import ScoreFamily, family
@@ -32,17 +35,21 @@ __all__ = [
     "SadsError",
     "Schedule",
     "ScoreFamily",
+    "ScoreModel",
     "SlicedWasserstein",
     "basis",
     "estimate_geometry",
     "family",
     "load_geometry",
     "load_images",
+    "load_model",
     "max_sliced_wasserstein",
     "probe",
     "rank_one",
     "read_images",
+    "sample",
     "sliced_wasserstein",
     "sliced_wasserstein_to_gaussian",
     "sphere",
+    "train",
 ]

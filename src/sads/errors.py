@@ -43,3 +43,11 @@ class MergeError(SadsError):
 
 class OutputError(SadsError):
     """A place that results cannot be written to."""
+
+
+class CheckpointError(SadsError):
+    """A model or checkpoint that is damaged, or belongs to another family, data set or run."""
+
+
+class DivergedError(SadsError):
+    """A training run whose loss became NaN or infinite."""
