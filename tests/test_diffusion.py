@@ -121,6 +121,9 @@ def test_samplers_converge_at_their_order() -> None:
     covariance = torch.diag(torch.tensor([4.0, 1.0, 0.25, 0.09]))
     score = LinearScore(covariance)
 
+    def denoise(x: Tensor, level: int) -> Tensor:
+        return score(x, torch.tensor([float(level)]))
+
     errors = {}
     for name, sampler in (("ddim", ddim), ("dpm", dpm_solver)):
         ends = {}
