@@ -29,8 +29,9 @@ from sads.errors import InvalidArgumentError, ZeroReadoutError
 from sads.family import ScoreFamily
 from sads.geometry.initialise import Initialiser, Law
 from sads.geometry.structure import Lift
+from sads.networks.layers import CONVOLUTIONS
 
-CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
+ANY_CONVOLUTION = tuple(CONVOLUTIONS.values())
 
 
 @dataclass(frozen=True, eq=False)
@@ -115,7 +116,7 @@ def find_readout(
         taps = torch.arange(h.numel() // num_features)[None]
         position, group = index // layer.out_features, index % layer.out_features
     else:
-        assert isinstance(layer, CONVOLUTIONS)
+        assert isinstance(layer, ANY_CONVOLUTION)
         if layer.groups != 1 or h.shape[0] != 1:
             return NoReadout(f"{path} is a grouped convolution, or mixes samples")
         kind, num_features = "convolution", layer.in_channels
@@ -153,7 +154,7 @@ def capture_input(network: nn.Module, layer: nn.Module, x: Tensor, t: Tensor) ->
 
 
 def _is_candidate(module: nn.Module) -> bool:
-    kinds = (*CONVOLUTIONS, nn.Linear)
+    kinds = (*ANY_CONVOLUTION, nn.Linear)
     return isinstance(module, kinds) and any(type(module).forward is k.forward for k in kinds)
 
 
@@ -234,7 +235,7 @@ def with_default_readout(family: ScoreFamily, path: str) -> ScoreFamily:
 
 def _kernel_taps(layer: nn.Module, size: tuple[int, ...]) -> Tensor:
     """For every kernel tap and out position, the in position that is read, or -1 for padding."""
-    assert isinstance(layer, CONVOLUTIONS)
+    assert isinstance(layer, ANY_CONVOLUTION)
     numbers = torch.arange(1.0, math.prod(size) + 1).reshape(1, 1, *size)
     mode = "constant" if layer.padding_mode == "zeros" else layer.padding_mode
     padded = F.pad(numbers, layer._reversed_padding_repeated_twice, mode=mode)[0, 0]

@@ -52,6 +52,7 @@ class Sampling(ABC):
     def __init__(self, family: ScoreFamily, probe: Probe, seed: int, level_law: Tensor):
         self.family, self.probe, self.seed = family, probe, seed
         self._cumulative = torch.cumsum(level_law / level_law.sum(), dim=0)
+        self._starts = [self._stream(1, batch).random() for batch in range(NUM_BATCHES)]
         self.symmetries = {}
 
     def draw(self, numbers: list[int]) -> Sample:
@@ -113,7 +114,7 @@ class Sampling(ABC):
     def _level(self, number: int) -> int:
         """Evenly spread over the law within a batch, from a start that is random for each."""
         turn, batch = divmod(number, NUM_BATCHES)
-        u = (self._stream(1, batch).random() + turn * GOLDEN) % 1.0
+        u = (self._starts[batch] + turn * GOLDEN) % 1.0
         index = int(torch.searchsorted(self._cumulative, u, right=True))
         return min(index, len(self._cumulative) - 1)
 

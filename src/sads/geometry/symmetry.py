@@ -9,13 +9,14 @@ networks; nothing is assumed from their type.
 """
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.func import functional_call
 
 from sads.family import ScoreFamily
 from sads.geometry.initialise import Initialiser
+from sads.networks.layers import CONVOLUTIONS
 
-CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
+ANY_CONVOLUTION = tuple(CONVOLUTIONS.values())
 
 
 def find_symmetries(family: ScoreFamily, initialiser: Initialiser) -> dict[str, Tensor]:
@@ -80,7 +81,7 @@ def _is_symmetric(family: ScoreFamily, initialiser: Initialiser, move: Move, see
         level = torch.randint(family.schedule.num_levels, (1,))
     moved = {}
     for path, module in network.named_modules():
-        if isinstance(module, CONVOLUTIONS) and module.weight.ndim == axes + 2:
+        if isinstance(module, ANY_CONVOLUTION) and module.weight.ndim == axes + 2:
             name = f"{path}.weight" if path else "weight"
             if initialiser.law(name) is None:
                 return False

@@ -7,12 +7,7 @@ from torch import Tensor, nn
 
 from sads.errors import InvalidArgumentError
 from sads.networks.embedding import sinusoidal_embedding
-
-CONVOLUTIONS: dict[int, type[nn.Conv1d] | type[nn.Conv2d] | type[nn.Conv3d]] = {
-    1: nn.Conv1d,
-    2: nn.Conv2d,
-    3: nn.Conv3d,
-}
+from sads.networks.layers import CONVOLUTIONS
 
 
 class CNN(nn.Module):

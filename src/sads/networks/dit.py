@@ -11,8 +11,8 @@ from torch import Tensor, nn
 
 from sads.errors import InvalidArgumentError
 from sads.networks.embedding import sincos_positions, sinusoidal_embedding
+from sads.networks.layers import CONVOLUTIONS
 
-CONVOLUTIONS: dict[int, type[nn.Conv1d] | type[nn.Conv2d]] = {1: nn.Conv1d, 2: nn.Conv2d}
 FREQUENCY_WIDTH = 256
 
 
@@ -144,7 +144,7 @@ class DiT(nn.Module):
 
 def _check_options(sizes: Sequence[int], patch_size: int, hidden_size: int, num_heads: int) -> None:
     dims = len(sizes)
-    if dims not in CONVOLUTIONS:
+    if dims not in (1, 2):
         raise InvalidArgumentError(
             f"a DiT takes shapes with 1 or 2 spatial axes, not {dims}; "
             "give a shape such as 1x64 or 1x16x16"

@@ -13,8 +13,8 @@ from torch import Tensor, nn
 
 from sads.errors import InvalidArgumentError
 from sads.networks.embedding import sinusoidal_embedding
+from sads.networks.layers import CONVOLUTIONS
 
-CONVOLUTIONS: dict[int, type[nn.Conv1d] | type[nn.Conv2d]] = {1: nn.Conv1d, 2: nn.Conv2d}
 NUM_GROUPS = 32
 
 
@@ -176,7 +176,7 @@ class UNet(nn.Module):
 def _check_options(
     sizes: Sequence[int], widths: Sequence[int], num_heads: int, resample: str
 ) -> None:
-    if len(sizes) not in CONVOLUTIONS:
+    if len(sizes) not in (1, 2):
         raise InvalidArgumentError(
             f"a U-Net takes shapes with 1 or 2 spatial axes, not {len(sizes)}; "
             "give a shape such as 1x64 or 1x16x16"
