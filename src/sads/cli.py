@@ -21,6 +21,7 @@ import sads
 from sads.directions import EQUAL
 from sads.errors import InvalidArgumentError, SadsError
 from sads.family import PRESETS, ScoreFamily
+from sads.files import check_folder, to_json, write_json
 from sads.geometry.estimate import Progress as ProgressCallback
 from sads.probe import Probe
 
@@ -86,7 +87,7 @@ def families(
             }
         )
     if as_json:
-        print(json.dumps(rows, indent=2))
+        print(to_json(rows))
         return
     table = Table(box=None, header_style="bold")
     for name in rows[0]:
@@ -153,7 +154,7 @@ def geometry(
     """
     score_family = read_family(family, shape, option or [], prediction, schedule)
     folder = out or Path("out") / f"{_stem(family)}-{format_shape(score_family.shape)}"
-    sads.files.check_folder(folder)
+    check_folder(folder)
     with progress_bar("networks", quiet=as_json) as progress, warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="interrupted")
         result = sads.estimate_geometry(
@@ -171,7 +172,7 @@ def geometry(
         )
     summary = write_geometry(result, folder)
     if as_json:
-        print(json.dumps(summary, indent=2))
+        print(to_json(summary))
     else:
         print_geometry(result, summary)
     if result.provenance["interrupted"]:
@@ -215,7 +216,7 @@ def write_geometry(result: sads.Geometry, folder: Path) -> dict[str, Any]:
         "provenance": dict(result.provenance),
         "files": {name: str(path) for name, path in files.items()},
     }
-    sads.files.write_json(folder / "geometry.json", summary)
+    write_json(folder / "geometry.json", summary)
     return summary
 
 

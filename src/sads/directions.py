@@ -151,7 +151,8 @@ def find_directions(
                 "multiplicity"
                 if stop - start == 1
                 else "equal"
-                if spread <= max(2 * noise, float(EQUAL * values[0] * (stop - start)))
+                if math.isfinite(noise)
+                and spread <= max(2 * noise, float(EQUAL * values[0] * (stop - start)))
                 else "unresolved",
             )
         )

@@ -1,9 +1,10 @@
 """Files that appear whole or not at all."""
 
 import json
+import math
 import os
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -47,5 +48,20 @@ def _umask() -> int:
 
 def write_json(path: Path, content: object) -> Path:
     with replacing(path) as temporary:
-        temporary.write_text(json.dumps(content, indent=2) + "\n")
+        temporary.write_text(to_json(content) + "\n")
     return path
+
+
+def to_json(content: object) -> str:
+    """JSON as every reader takes it: what is not finite becomes null."""
+    return json.dumps(_finite(content), indent=2, allow_nan=False)
+
+
+def _finite(content: object) -> object:
+    if isinstance(content, float) and not math.isfinite(content):
+        return None
+    if isinstance(content, Mapping):
+        return {key: _finite(value) for key, value in content.items()}
+    if isinstance(content, list | tuple):
+        return [_finite(value) for value in content]
+    return content

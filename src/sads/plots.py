@@ -191,8 +191,9 @@ def _mark_scales(axes: Axes, basis: Basis) -> None:
 
 def show_vector(axes: Axes, vector: Tensor) -> None:
     """A direction as a picture: white to black through grey at zero; a line if 1-D."""
+    vector = vector if vector.ndim > 1 else vector[None]
     if vector.ndim != 3:
-        axes.plot(vector.reshape(vector.shape[0], -1).T.numpy(), lw=0.8)
+        axes.plot(vector.flatten(1).T.numpy(), lw=0.8)
     else:
         limit = float(vector.abs().max()) or 1.0
         if len(vector) == 3:
@@ -204,6 +205,7 @@ def show_vector(axes: Axes, vector: Tensor) -> None:
 
 
 def show_vector_energy(axes: Axes, vector: Tensor) -> None:
+    vector = vector if vector.ndim > 1 else vector[None]
     dims = tuple(range(1, vector.ndim))
     energy = torch.fft.fftshift(torch.fft.fftn(vector, dim=dims).abs() ** 2, dim=dims).sum(dim=0)
     if energy.ndim == 2:

@@ -176,8 +176,8 @@ class Integrated(_Stacked):
         moment = probe.second_moment(family.schedule, a**2 / len(a))
         self._offset = torch.as_tensor(0.0 if moment is None else moment, dtype=torch.float64)
         self.lift = Lift.trivial(family.dimension) if self._offset.ndim else readout.lift
-        on_grid = readout.lift.size == family.dimension // family.shape[0]
-        if probe.isotropic and on_grid and readout.kind == "convolution":
+        in_order = torch.equal(readout.lift.order, torch.arange(family.dimension))
+        if probe.isotropic and in_order and readout.kind == "convolution":
             self.symmetries = find_symmetries(family, initialiser)
 
     def rows(self, sample: Sample) -> Tensor:
