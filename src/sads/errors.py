@@ -39,3 +39,11 @@ class MergeError(SadsError):
 
 class OutputError(SadsError):
     """A place that results cannot be written to."""
+
+
+class UndefinedGeometryError(SadsError):
+    """A geometry that is 0 or not finite, so that it prefers no direction."""
+
+
+class RotationFileError(SadsError):
+    """A rotation file that is damaged or was not written by sads."""
