@@ -71,7 +71,8 @@ def alignment(geometry: Geometry, x: Tensor) -> Alignment:
     """
     rows = as_rows(geometry, x)
     pairing = _pair(geometry, rows)
-    data = pairing.per_sample(rows)  # (N, 3): alpha, minimum, maximum
+    energies = _energies(rows, pairing.factor, geometry.lift)
+    data = torch.cat([energies[:, None], pairing.extremes_per_sample(rows)], dim=1)  # (N, 3)
     batches = pairing.per_batch(geometry)  # (K, 3)
     alpha, minimum, maximum = data.mean(dim=0).tolist()
     width = maximum - minimum
@@ -181,10 +182,10 @@ def rotation(geometry: Geometry, x: Tensor, kind: str) -> Rotation:
         basis = axes = torch.empty(0, 0, dtype=torch.float64)
     else:
         pairing = _pair(geometry, rows)
-        column = 1 if kind == "min" else 2
-        energies = pairing.per_sample(rows)[:, [column]]
-        batches = pairing.per_batch(geometry)[:, [column]]
-        basis, axes = pairing.basis, pairing.axes
+        column = 0 if kind == "min" else 1
+        energies = pairing.extremes_per_sample(rows)[:, [column]]
+        batches = pairing.per_batch(geometry)[:, [1 + column]]
+        basis, axes = pairing.basis.contiguous(), pairing.axes.contiguous()
     error = torch.hypot(_data_errors(energies), batch_errors(batches, geometry))
     provenance = {
         "geometry": dict(geometry.provenance),
@@ -214,7 +215,7 @@ def load_rotation(path: str | os.PathLike[str]) -> Rotation:
                 )
             basis, axes, order = (file.get_tensor(k) for k in ("basis", "axes", "order"))
         lift = Lift(int(metadata["groups"]), len(order) // int(metadata["groups"]), order)
-        alpha, error = json.loads(metadata["alpha"])
+        alpha, alpha_error = json.loads(metadata["alpha"])
         shape = tuple(json.loads(metadata["shape"]))
         kind = metadata["kind"]
         sizes = (0, 0) if kind == "identity" else (lift.size, lift.dimension)
@@ -227,7 +228,7 @@ def load_rotation(path: str | os.PathLike[str]) -> Rotation:
         raise RotationFileError(
             f"{path} cannot be read as a rotation ({error}): it is damaged or another program's"
         ) from error
-    return Rotation(kind, shape, alpha, error, provenance, basis, axes, lift)
+    return Rotation(kind, shape, alpha, alpha_error, provenance, basis, axes, lift)
 
 
 def as_rows(geometry: Geometry, x: Tensor) -> Tensor:
@@ -267,20 +268,18 @@ class _Pairing:
     split_moment: Tensor  # (P, P), E[sum over groups of z z^T]
     lift: Lift
 
-    def per_sample(self, rows: Tensor) -> Tensor:
-        """Terms whose means are alpha, its minimum and its maximum, (N, 3).
+    def extremes_per_sample(self, rows: Tensor) -> Tensor:
+        """Terms whose means are the minimum and the maximum of alpha, (N, 2).
 
-        For the extremes: an eigenvalue moves by `v_i^T dC v_i`, so sample `x` adds
+        An eigenvalue of `C` moves by `v_i^T dC v_i`, so sample `x` adds
         `sum_i lambda_i (v_i . x)^2`, with the eigenvalues of `G` in the paired order.
         """
         values = self.geometry_values.repeat_interleave(self.lift.groups)
         paired = torch.stack([values.flip(0), values], dim=1)  # (D, 2)
-        extremes = torch.cat([(chunk @ self.axes).square() @ paired for chunk in _chunks(rows)])
-        energies = _energies(rows, self.factor, self.lift)
-        return torch.cat([energies[:, None], extremes], dim=1)
+        return torch.cat([(chunk @ self.axes).square() @ paired for chunk in _chunks(rows)])
 
     def per_batch(self, geometry: Geometry) -> Tensor:
-        """The same three numbers to first order in the geometry, for each batch, (K, 3)."""
+        """Alpha, minimum and maximum to first order in the geometry, for each batch, (K, 3)."""
         weights = [self.data_values.flip(0), self.data_values]
         sums = [w.reshape(-1, self.lift.groups).sum(dim=1) for w in weights]  # each (P,)
         targets = [self.split_moment, *((self.basis * s) @ self.basis.T for s in sums)]

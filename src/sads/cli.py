@@ -23,6 +23,7 @@ from sads.errors import InvalidArgumentError, SadsError
 from sads.family import PRESETS, ScoreFamily
 from sads.geometry.estimate import Progress as ProgressCallback
 from sads.probe import Probe
+from sads.theory_cli import app as theory_app
 
 app = typer.Typer(
     name="sads",
@@ -33,6 +34,7 @@ app = typer.Typer(
     help="Score Anisotropy Directions: which directions an untrained diffusion model prefers.",
     epilog="Start with `sads geometry iddpm --shape 1x16x16`.",
 )
+app.add_typer(theory_app)
 # The base of all usage errors; typer carries a click of its own, so it is reached from here.
 ClickException: type[Exception] = typer.BadParameter.__mro__[2]
 console = Console()

@@ -97,7 +97,7 @@ def _unequal(make: Callable[[], nn.Module]) -> Callable[[], nn.Module]:
 
     def build() -> nn.Module:
         network = make()
-        weight = network.output.weight
+        weight = _output(network).weight
         with torch.no_grad():
             for row, scale in zip(weight, torch.linspace(0.5, 2, len(weight)), strict=True):
                 row.mul_(float(scale))
@@ -109,7 +109,13 @@ def _unequal(make: Callable[[], nn.Module]) -> Callable[[], nn.Module]:
 def _with_bias(make: Callable[[], nn.Module]) -> Callable[[], nn.Module]:
     def build() -> nn.Module:
         network = make()
-        nn.init.normal_(network.output.bias)
+        nn.init.normal_(_output(network).bias)
         return network
 
     return build
+
+
+def _output(network: nn.Module) -> nn.Linear | nn.Conv2d:
+    layer = network.get_submodule("output")
+    assert isinstance(layer, nn.Linear | nn.Conv2d)
+    return layer

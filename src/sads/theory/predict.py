@@ -6,6 +6,7 @@ the mean.
 """
 
 from dataclasses import dataclass
+from importlib import import_module
 from typing import Any
 
 import numpy as np
@@ -48,8 +49,7 @@ class Prediction:
 
 def predict(geometry: Geometry, names: tuple[str, ...] = BASES) -> dict[str, Prediction]:
     """Which vectors of each basis a geometry says are hard, by name of the basis."""
-    from sads import basis  # type: ignore[attr-defined]
-
+    basis = import_module("sads.data.bases").basis
     check_defined(geometry)
     predictions = {}
     for name in names:

@@ -12,8 +12,8 @@ form holds, the `R_k` are independent with mean 0, so that
     z = sum_{k != l} <R_k, R_l> / sqrt( 2 sum_{k != l} <R_k, R_l>^2 )
 
 has mean 0 and variance 1: the size of the residual in standard errors, with the noise's own
-energy (k = l) left out. (It cannot exceed sqrt(K (K - 1) / 2), 10.95 for 16 batches.) As z need not be normal, the decision rests on all sign changes of
-the batches, under which `|sum_k s_k R_k|^2` keeps its law if the batches' errors are symmetric.
+energy (k = l) left out. (It cannot exceed sqrt(K (K - 1) / 2), 10.95 for 16 batches.) As z need
+not be normal, the decision rests on all sign changes of the batches, under which `|sum_k s_k R_k|^2` keeps its law if the batches' errors are symmetric.
 
 The test means something only for estimates that do not impose the form. `"outer-product"`
 estimates impose nothing; where the output layer was integrated out, its form was put in.
@@ -21,8 +21,8 @@ estimates impose nothing; where the output layer was integrated out, its form wa
 *The bias of a transformer.* In the proof of Proposition 3, Equation 28 adds `sigma_b^2` to every
 block `(i, j)` and Equation 29 to the diagonal ones only. Equation 28 is right for a layer whose
 bias vector is shared by all tokens, as in every transformer we know: then
-`A = s2_w E[h h^T] + s2_b 11^T`. Equation 29 is right for one bias per token: `+ s2_b I`. Both are of
-the form (9) with at most T distinct eigenvalues. But `I` moves all eigenvalues alike and changes
+`A = s2_w E[h h^T] + s2_b 11^T`. Equation 29 is right for one bias per token: `+ s2_b I`. Both are
+of the form (9) with at most T distinct eigenvalues. But `I` moves all eigenvalues alike and changes
 no direction, while `11^T` adds `T s2_b` to the patches that all tokens share, and so makes
 those more avoided: the SADs change.
 """

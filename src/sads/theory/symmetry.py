@@ -3,11 +3,13 @@
 If every kernel of a network is unchanged by flips and transposition, convolution commutes with
 them, and so does all else that treats positions alike. What is left of an asymmetry in the
 response to a symmetric input then comes from the architecture: its resampling layers. A
-convolution of stride 2 with padding 1 reads pixels -1, 0, 1 for its first output and leaves
-the last column to the right without a match; averaging blocks ("area") does no such thing.
+convolution of stride 2 with padding 1 is centred on pixels 0, 2, 4, ... and so reads the padding
+on one side only; averaging blocks of two ("area") treats both sides alike.
 
 On an image of even size the centred impulse is the block of 2 x 2 pixels around the centre, the
-smallest input that all the symmetries leave alone.
+smallest input that all the symmetries leave alone. Kernels are made symmetric to the last bit and
+networks run in double precision: at 4 x 4 pixels GroupNorm divides by spreads so small that
+rounding in single precision is multiplied by 10^5 and looks like an asymmetry.
 """
 
 import itertools

@@ -5,8 +5,8 @@ With `K = Phi Phi^T`, `M = v v^T + sigma^2 I` and the optimum `Omega* = -M^-1` (
 `E_t = Omega_t - Omega*` of gradient descent obeys `E_t = E_{t-1} - 2 eta K E_{t-1} M`.
 
 Stochastic gradients. A sample `x = g v`, `eps` gives `q = x + sigma eps` and the residual
-`r = Omega* q + eps / sigma`. Both are linear in the same Gaussian, and `E[r q^T] = Omega* M + I = 0`,
-so they are independent, with `E[q q^T] = M` and `E[r r^T] = Omega* + I / sigma^2 = s v v^T`,
+`r = Omega* q + eps / sigma`. Both are linear in the same Gaussian, and
+`E[r q^T] = Omega* M + I = 0`, so they are independent, with `E[q q^T] = M` and `E[r r^T] = Omega* + I / sigma^2 = s v v^T`,
 `s = 1 / (sigma^2 (sigma^2 + 1))`. A step with B samples is
 
     E_t = E_{t-1} - 2 eta K ( E_{t-1} S + N ),   S = mean(q q^T),  N = mean(r q^T).
@@ -29,6 +29,7 @@ and `E |E_t|_F^2` is the sum of all `p_a` of all rows. Its fixed point is the pl
 to first order `eta k s (u_i . v)^2 / B`, hence `eta lambda_i D s / B` in all for `v = u_i`.
 """
 
+import itertools
 import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -319,7 +320,7 @@ def _one_thread() -> Iterator[None]:
 
 
 def _check_steps(steps: Sequence[int], learning_rate: float, batch_size: int = 1) -> None:
-    increasing = all(a <= b for a, b in zip(steps, steps[1:], strict=False))
+    increasing = all(a <= b for a, b in itertools.pairwise(steps))
     if not steps or steps[0] < 0 or not increasing:
         raise InvalidArgumentError(
             f"steps are whole numbers from 0 in increasing order, got {list(steps)[:5]}"
