@@ -195,37 +195,39 @@ def test_gradient_covariance_by_simulation(index):
 
 @pytest.mark.parametrize("dimension", [2, 3])
 def test_gradient_covariance_symbolically(dimension):
-    """Equation 19 from polynomial moments of independent normals, for symbolic lambda, sigma."""
-    sigma = sympy.Symbol("sigma", positive=True)
-    values = sympy.symbols(f"lambda1:{dimension + 1}", positive=True)
+    """Equation 19 from polynomial moments of independent normals, for symbolic lambda, sigma.
+
+    Both sides times `c^2`, `c = sigma^2 (sigma^2 + 1)`, are polynomials; `lambda_i = a_i^2`.
+    """
+    sigma = sympy.Symbol("sigma")
+    roots = sympy.symbols(f"a1:{dimension + 1}")
+    normals = sympy.symbols(f"g e1:{dimension + 1}")
+    identity = sympy.eye(dimension)
     rotation = sympy.eye(dimension)
     rotation[:2, :2] = sympy.Matrix([[3, -4], [4, 3]]) / 5
-    phi = rotation * sympy.diag(*map(sympy.sqrt, values)) * rotation.T
-    normals = sympy.symbols(f"g e1:{dimension + 1}")
+    phi = rotation * sympy.diag(*roots) * rotation.T
 
     def mean(polynomial):
-        total = 0
-        for powers, coefficient in sympy.Poly(sympy.expand(polynomial), *normals).terms():
-            moments = [sympy.factorial2(k - 1) if k % 2 == 0 else 0 for k in powers]
-            total += coefficient * sympy.prod(moments)
+        total = sympy.Integer(0)
+        for powers, coefficient in sympy.Poly(polynomial, *normals).terms():
+            if all(k % 2 == 0 for k in powers):
+                total += coefficient * sympy.prod([sympy.factorial2(k - 1) for k in powers])
         return total
 
     for i in range(dimension):
-        u = rotation[:, i]
-        eps = sympy.Matrix(normals[1:])
+        u, eps = rotation[:, i], sympy.Matrix(normals[1:])
         q = normals[0] * u + sigma * eps
-        optimum = (u * u.T / (sigma**2 + 1) - sympy.eye(dimension)) / sigma**2
-        p = phi.T * (optimum * q + eps / sigma)
+        optimum = u * u.T - (sigma**2 + 1) * identity  # times c
+        p = phi.T * (optimum * q + sigma * (sigma**2 + 1) * eps)  # times c
         gradient = sympy.Matrix(2 * p * q.T).vec()
-        factor = 4 / (sigma**2 * (sigma**2 + 1))
-        expected = factor * sympy.kronecker_product(
-            u * u.T + sigma**2 * sympy.eye(dimension), phi.T * u * u.T * phi
+        scale = 4 * sigma**2 * (sigma**2 + 1)
+        expected = scale * sympy.kronecker_product(
+            u * u.T + sigma**2 * identity, phi.T * u * u.T * phi
         )
-        pairs = itertools.combinations_with_replacement(range(dimension**2), 2)
-        for a, b in pairs:
-            assert sympy.simplify(mean(gradient[a] * gradient[b]) - expected[a, b]) == 0
-        trace = sympy.simplify(expected.trace() / values[i])
-        assert not trace.free_symbols & set(values)  # proportional to lambda_i
+        for a, b in itertools.combinations_with_replacement(range(dimension**2), 2):
+            assert sympy.expand(mean(gradient[a] * gradient[b]) - expected[a, b]) == 0
+        trace = sympy.expand(expected.trace() / roots[i] ** 2)
+        assert trace == sympy.expand(scale * (1 + dimension * sigma**2))  # whatever lambda
 
 
 def test_refusals():

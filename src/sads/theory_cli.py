@@ -293,7 +293,7 @@ def markov(
         )  # (2, networks, distances)
     observed = (scores @ around.T).abs().ge(bound.threshold).double().mean(dim=0)
     picture = figures.plot_markov(
-        fresh[0], directions, _ridge(fresh[0]), profiles, distances, angles, observed, bound
+        *_find_ridge(fresh), directions, profiles, distances, angles, observed, bound
     )
     both = markov_bound(geometry, directions.vectors, bound.threshold)
     seen = (scores @ directions.vectors.reshape(2, 2).T).abs().ge(bound.threshold)
@@ -327,12 +327,16 @@ def markov(
     _finish(out, "markov", picture, summary, as_json, columns)
 
 
-def _ridge(network: Landscape) -> Tensor:
-    """The highest point of the landscape near the origin: a place on its "manifold"."""
-    side = torch.linspace(-1.2, 1.2, 49)
+def _find_ridge(networks: list[Landscape]) -> tuple[Landscape, Tensor]:
+    """The first landscape with a summit near the origin, a place on its "manifold"."""
+    side = torch.linspace(-1.5, 1.5, 61)
     grid = torch.cartesian_prod(side, side)
-    with torch.no_grad():
-        return grid[network.log_density(grid).argmax()]
+    for network in networks:
+        with torch.no_grad():
+            summit = grid[network.log_density(grid).argmax()]
+        if float(summit.abs().max()) < 1.4:  # inside the square, not on its edge
+            return network, summit
+    return networks[0], torch.zeros(2)
 
 
 def _profile(network: Landscape, point: Tensor, v: Tensor, distances: Tensor) -> Tensor:

@@ -109,7 +109,7 @@ def _unequal(make: Callable[[], nn.Module]) -> Callable[[], nn.Module]:
 def _with_bias(make: Callable[[], nn.Module]) -> Callable[[], nn.Module]:
     def build() -> nn.Module:
         network = make()
-        nn.init.normal_(_output(network).bias)
+        nn.init.normal_(_output(network).get_parameter("bias"))
         return network
 
     return build

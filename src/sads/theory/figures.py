@@ -181,8 +181,8 @@ def rebuild(form: Form, geometry: Geometry) -> np.ndarray[Any, Any]:
 
 def plot_markov(
     network: Landscape,
-    directions: Directions,
     point: Tensor,
+    directions: Directions,
     profiles: Tensor,
     distances: Tensor,
     angles: Tensor,
@@ -222,7 +222,7 @@ def plot_markov(
         right.plot(angles, observed, color=BLUE, lw=1.6, label="networks observed")
         for name, vector in (("perp", perp), ("par", par)):
             angle = np.degrees(np.arctan2(vector[1], vector[0])) % 180
-            right.axvline(angle, color=colors[name], lw=1, ls=":")
+            right.axvline(angle, ymax=0.8, color=colors[name], lw=1, ls=":")
             text = r"$v_\perp$" if name == "perp" else r"$v_\parallel$"
             right.text(angle + 3, 1.06 * float(bound.bounds.max()), text, color=colors[name])
         right.set(

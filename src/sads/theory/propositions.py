@@ -13,7 +13,8 @@ form holds, the `R_k` are independent with mean 0, so that
 
 has mean 0 and variance 1: the size of the residual in standard errors, with the noise's own
 energy (k = l) left out. (It cannot exceed sqrt(K (K - 1) / 2), 10.95 for 16 batches.) As z need
-not be normal, the decision rests on all sign changes of the batches, under which `|sum_k s_k R_k|^2` keeps its law if the batches' errors are symmetric.
+not be normal, the decision rests on all sign changes of the batches, under which
+`|sum_k s_k R_k|^2` keeps its law if the batches' errors are symmetric.
 
 The test means something only for estimates that do not impose the form. `"outer-product"`
 estimates impose nothing; where the output layer was integrated out, its form was put in.

@@ -6,8 +6,9 @@ With `K = Phi Phi^T`, `M = v v^T + sigma^2 I` and the optimum `Omega* = -M^-1` (
 
 Stochastic gradients. A sample `x = g v`, `eps` gives `q = x + sigma eps` and the residual
 `r = Omega* q + eps / sigma`. Both are linear in the same Gaussian, and
-`E[r q^T] = Omega* M + I = 0`, so they are independent, with `E[q q^T] = M` and `E[r r^T] = Omega* + I / sigma^2 = s v v^T`,
-`s = 1 / (sigma^2 (sigma^2 + 1))`. A step with B samples is
+`E[r q^T] = Omega* M + I = 0`, so they are independent, with `E[q q^T] = M` and
+`E[r r^T] = Omega* + I / sigma^2 = s v v^T`, `s = 1 / (sigma^2 (sigma^2 + 1))`. A step with B
+samples is
 
     E_t = E_{t-1} - 2 eta K ( E_{t-1} S + N ),   S = mean(q q^T),  N = mean(r q^T).
 
