@@ -22,6 +22,15 @@ SPECTRA = {
 }
 
 
+@pytest.fixture(autouse=True, scope="module")
+def one_thread():
+    """Small tensors: sharing them among threads takes several times as long."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
 def orthogonal(count: int, size: int, seed: int) -> torch.Tensor:
     """Haar-distributed, (count, size, size)."""
     generator = torch.Generator().manual_seed(seed)

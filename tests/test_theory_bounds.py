@@ -1,7 +1,6 @@
 """The Markov bound, the landscapes of Figure 5, symmetric networks, and predictions."""
 
 import math
-from importlib.util import find_spec
 
 import pytest
 import torch
@@ -20,6 +19,15 @@ from sads.theory import (
 )
 from sads.theory.landscape import Landscape, draw_landscapes
 from sads.theory.symmetry import centred_impulse, dihedral_moves
+
+
+@pytest.fixture(autouse=True, scope="module")
+def one_thread():
+    """Small tensors: sharing them among threads takes several times as long."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
 
 
 @pytest.fixture(scope="module")
@@ -200,7 +208,6 @@ def test_impulse_is_symmetric():
         impulse_response(sads.family("iddpm"), 1, level=1000)
 
 
-@pytest.mark.skipif(find_spec("sads.data") is None, reason="sads.basis is not in this version")
 def test_predictions_share_out_the_trace_and_show_hard_low_frequencies():
     from sads.theory.predict import claims
 

@@ -16,6 +16,15 @@ from sads.theory.propositions import token_lift
 EXAMPLES = {example.name: example for example in examples()}
 
 
+@pytest.fixture(autouse=True, scope="module")
+def one_thread():
+    """Small tensors: sharing them among threads takes several times as long."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
 def outer_product(family: sads.ScoreFamily, num_networks: int, seed: int = 0) -> Geometry:
     return sads.estimate_geometry(
         family, num_networks, seed=seed, estimator="outer-product", probe=sads.probe("gaussian")

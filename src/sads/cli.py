@@ -122,7 +122,7 @@ def geometry(
     max_networks: Annotated[int, typer.Option(help="Budget of --tolerance.")] = 16_384,
     probe: Annotated[
         str,
-        typer.Option(help="zero, gaussian[:WIDTH], or forward:IMAGES.npz[:INDEX]."),
+        typer.Option(help="zero, gaussian[:WIDTH], or forward:IMAGES[:INDEX]."),
     ] = "zero",
     seed: Annotated[int, typer.Option(help="Seed of all random numbers.")] = 0,
     estimator: Annotated[
@@ -305,18 +305,22 @@ def read_probe(text: str) -> Probe:
     return sads.probe(kind)
 
 
-def read_images(text: str) -> torch.Tensor:
-    """`FILE.npz` or `FILE.npz:INDEX`, scaled to [-1, 1]."""
-    path, separator, index = text.partition(":")
-    try:
-        with np.load(path, allow_pickle=False) as archive:
-            images = torch.from_numpy(archive["images"]).float() / 127.5 - 1
-        return images[int(index)][None] if separator else images
-    except (OSError, ValueError, KeyError, IndexError, AttributeError, TypeError) as error:
+def read_images(text: str, shape: tuple[int, ...] | None = None) -> torch.Tensor:
+    """`IMAGES` or `IMAGES:INDEX`, with anything that `load_images` takes; resized to a shape."""
+    source, _, last = text.rpartition(":")
+    indexed = bool(source) and last.lstrip("-").isdigit()
+    fit: dict[str, Any] = {} if shape is None else {"size": shape[1:], "channels": shape[0]}
+    result = sads.read_images(source if indexed else text, **fit)
+    if result.skipped:
+        messages.print(f"note: {result.statement()}", highlight=False, soft_wrap=True)
+    if not indexed:
+        return result.images
+    if not -result.num_read <= int(last) < result.num_read:
         raise InvalidArgumentError(
-            f"cannot read images from {text!r} ({error}); give an npz file with a uint8 array "
-            "'images' of shape (N, channels, height, width), and perhaps :INDEX"
-        ) from error
+            f"{source} has {result.num_read:,} images, there is no number {last}: "
+            f"give 0 to {result.num_read - 1}"
+        )
+    return result.images[int(last)][None]
 
 
 def read_factory(text: str) -> Any:

@@ -121,7 +121,8 @@ def find_directions(
     same = distance.abs() <= EQUAL * values[0]
     shift = (torch.sqrt(distance**2 + 4 * variance) - distance.abs()) / 2
     bias = torch.where(same, 0.0, shift * distance.sign()).sum(dim=1)
-    value_errors = torch.sqrt(variance.diagonal() + bias**2).nan_to_num(nan=math.inf)
+    value_errors = torch.sqrt(variance.diagonal() + bias**2)
+    value_errors = value_errors.nan_to_num(nan=math.inf, posinf=math.inf)
     rotation = torch.where(same, 0.0, variance / distance**2)  # squared angles between pairs
     rotation = rotation.clamp(max=UNDETERMINED)  # so that sums and differences stay accurate
     alone = (same.sum(dim=1) == 1) & (lift.groups == 1)
@@ -176,17 +177,17 @@ def batch_mean(factors: Tensor, counts: Tensor) -> Tensor:
 
 
 def batch_variance(factors: Tensor, counts: Tensor, mean: Tensor, basis: Tensor) -> Tensor:
-    """`Var(u_i^T G u_j)` of the mean over batches, from their spread, (P, P).
+    """`Var(u_i^T G u_j)` of the mean over batches, from their spread; `u` columns of the basis.
 
     With weights `w_k = n_k / n`, `sum_k w_k (w_k / (1 - w_k)) (M_k - M)^2` is unbiased up to
     the inequality of the weights. Infinite if there are fewer than two batches.
     """
     used = counts > 0
     if int(used.sum()) < 2:
-        return torch.full_like(mean, math.inf)
+        return torch.full((basis.shape[1],) * 2, math.inf, dtype=mean.dtype)
     weights = counts.double() / counts.sum()
     center = basis.T @ mean @ basis
-    variance = torch.zeros_like(mean)
+    variance = torch.zeros_like(center)
     for factor, weight in zip(factors[used], weights[used], strict=True):
         deviation = basis.T @ factor @ basis - center
         variance += weight**2 / (1 - weight) * deviation**2

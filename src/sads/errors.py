@@ -24,13 +24,17 @@ class NonFiniteError(NetworkError):
 class ZeroReadoutError(NetworkError):
     """A network whose output layer starts at zero: its geometry is 0, its directions undefined."""
 
-    def __init__(self, message: str, layer_path: str):
+    def __init__(self, message: str, layer_path: str | None = None):
         super().__init__(message)
         self.layer_path = layer_path
 
 
 class GeometryFileError(SadsError):
     """A geometry file that is damaged or was not written by sads."""
+
+
+class DataError(SadsError):
+    """Images that cannot be read, or that do not fit together or with what was asked for."""
 
 
 class MergeError(SadsError):
@@ -47,3 +51,11 @@ class UndefinedGeometryError(SadsError):
 
 class RotationFileError(SadsError):
     """A rotation file that is damaged or was not written by sads."""
+
+
+class CheckpointError(SadsError):
+    """A model or checkpoint that is damaged, or belongs to another family, data set or run."""
+
+
+class DivergedError(SadsError):
+    """A training run whose loss became NaN or infinite."""

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from sads.errors import InvalidArgumentError, NetworkError
+from sads.errors import InvalidArgumentError, NetworkError, SadsError
 from sads.networks import CNN, MLP, DiT, UNet
 from sads.schedule import PREDICTIONS, Schedule
 
@@ -75,7 +75,14 @@ class ScoreFamily:
 
     def build(self) -> nn.Module:
         """A network with fresh random weights, ready to be evaluated."""
-        network = self.factory()
+        try:
+            network = self.factory()
+        except SadsError:
+            raise
+        except Exception as error:
+            raise NetworkError(
+                f"the factory of {self.name} failed with {type(error).__name__}: {error}"
+            ) from error
         if not isinstance(network, nn.Module):
             raise NetworkError(
                 f"the factory returned {type(network).__name__}, expected an nn.Module: "
@@ -154,9 +161,7 @@ def family(
     try:  # an option or a shape that the architecture cannot take shows here
         with torch.random.fork_rng(devices=[]):
             result.build()
-    except (TypeError, ValueError, RuntimeError, ZeroDivisionError) as error:
-        if isinstance(error, InvalidArgumentError):
-            raise
+    except NetworkError as error:
         raise InvalidArgumentError(
             f"{name} cannot be built for shape {'x'.join(map(str, shape))} with {options}: {error}"
         ) from error

@@ -13,8 +13,11 @@ import torch
 from matplotlib import pyplot as plt
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
+from numpy.typing import ArrayLike
 from torch import Tensor
 
+from sads.data.bases import Basis
 from sads.directions import EQUAL, Directions
 from sads.files import replacing
 from sads.geometry.geometry import Geometry
@@ -138,6 +141,52 @@ def plot_directions(
             f"{title_of(geometry)}: from most avoided (left) to most preferred", fontsize=10
         )
     return figure
+
+
+def plot_basis_values(basis: Basis, values: ArrayLike, label: str) -> Figure:
+    """One number for each vector of a basis, laid out as in the paper's Figure 2.
+
+    Args:
+        values: (D,), such as the MSW2 of models trained on each vector.
+        label: what the numbers are, for the colour bar.
+    """
+    picture = basis.layout(values)
+    rows, columns = picture.shape
+    axis = {"canonical": "pixel", "hadamard": "sequency", "haar": ""}.get(basis.name, "frequency")
+    with plt.rc_context(STYLE):
+        height = 0.5 + 2.6 * max(0.3, min(rows / columns, 1.5))
+        figure, axes = plt.subplots(figsize=(3.6, height), layout="constrained")
+        image = axes.imshow(picture, cmap="viridis", extent=_extent(basis, rows, columns))
+        _bare(axes)
+        axes.set_title(f"{basis.name}  {'x'.join(map(str, basis.shape))}", fontsize=10)
+        if basis.name == "haar":
+            _mark_scales(axes, basis)
+        if basis.shape[0] == 1 and len(basis.spatial) == 2 and axis:
+            axes.tick_params(length=2, labelsize=7)
+            axes.xaxis.set_major_locator(MaxNLocator(5, integer=True))
+            axes.yaxis.set_major_locator(MaxNLocator(5, integer=True))
+            axes.set(xlabel=f"horizontal {axis}", ylabel=f"vertical {axis}")
+        figure.colorbar(image, label=label, shrink=0.85)
+    return figure
+
+
+def _extent(basis: Basis, rows: int, columns: int) -> tuple[float, float, float, float]:
+    """Edges of the picture, in frequencies where zero is in its centre, else in pixels."""
+    right, bottom = columns - 0.5, rows - 0.5
+    if basis.name in ("dct", "dst", "hadamard"):
+        right, bottom = columns / 2, rows / 2
+    return right - columns, right, bottom, bottom - rows
+
+
+def _mark_scales(axes: Axes, basis: Basis) -> None:
+    """Lines between the bands of a nested wavelet picture."""
+    bands = [(e.channel, e.scale, e.band) for e in basis.index]
+    numbers = {band: number for number, band in enumerate(dict.fromkeys(bands))}
+    picture = basis.layout([numbers[band] for band in bands])
+    y, x = np.nonzero(np.diff(picture, axis=1))
+    axes.vlines(x + 0.5, y - 0.5, y + 0.5, color="white", lw=0.6)
+    y, x = np.nonzero(np.diff(picture, axis=0))
+    axes.hlines(y + 0.5, x - 0.5, x + 0.5, color="white", lw=0.6)
 
 
 def show_vector(axes: Axes, vector: Tensor) -> None:

@@ -139,7 +139,7 @@ def theorem1(
 def theorem2(
     geometry: Source = "iddpm",
     images: Annotated[
-        str | None, typer.Option(help="FILE.npz; else scikit-learn's digits, resized.")
+        str | None, typer.Option(help="A file or folder; else scikit-learn's digits, resized.")
     ] = None,
     shape: Shape = None,
     networks: Networks = 1024,
@@ -394,7 +394,7 @@ def adaptive(
         str, typer.Argument(help="A name from `sads families`, or FILE.py:FUNCTION.")
     ] = "iddpm",
     image: Annotated[
-        str | None, typer.Option(help="FILE.npz:INDEX; else a digit of scikit-learn's.")
+        str | None, typer.Option(help="IMAGES[:INDEX], resized; else a digit of scikit-learn's.")
     ] = None,
     shape: Shape = None,
     networks: Networks = 2048,
@@ -409,7 +409,7 @@ def adaptive(
 
     check_folder(out)
     score_family = read_family(family, shape, option or [], "epsilon", "linear")
-    images, name = read_data(image, score_family.shape)
+    images, name = read_data(image, score_family.shape, resize=True)
     picture_of = images[0]
     with progress_bar("networks", quiet=as_json) as progress:
         geometry = sads.estimate_geometry(
@@ -511,35 +511,27 @@ def read_geometry(
         )
 
 
-def read_data(text: str | None, shape: tuple[int, ...]) -> tuple[Tensor, str]:
-    """Images (N, *shape) from a file, or scikit-learn's digits at a shape of one channel."""
+def read_data(
+    text: str | None, shape: tuple[int, ...], *, resize: bool = False
+) -> tuple[Tensor, str]:
+    """Images (N, *shape) and their name; scikit-learn's digits, resized, if none are given."""
     from sads.cli import format_shape, read_images
 
-    if text is not None:
-        images = read_images(text)
-        if tuple(images.shape[1:]) != shape:
-            raise InvalidArgumentError(
-                f"the images are {format_shape(tuple(images.shape[1:]))}, the networks "
-                f"{format_shape(shape)}: give --shape {format_shape(tuple(images.shape[1:]))}"
-            )
-        return images, Path(text.partition(":")[0]).stem
-    if len(shape) != 3 or shape[0] != 1:
+    if len(shape) != 3:
         raise InvalidArgumentError(
-            f"scikit-learn's digits have one channel, the networks take {format_shape(shape)}: "
-            "give images of that shape as FILE.npz"
+            f"images have channels, height and width, the networks take {format_shape(shape)}: "
+            "give --shape CxHxW"
         )
-    try:
-        from sklearn.datasets import load_digits
-    except ImportError as error:
+    if text is None:
+        return read_images("digits", shape), "digits"
+    images = read_images(text, shape if resize else None)
+    given = tuple(images.shape[1:])
+    if given != shape:
         raise InvalidArgumentError(
-            "scikit-learn, whose digits are the default images, is not installed: "
-            "install it or give images as FILE.npz"
-        ) from error
-    digits = torch.from_numpy(load_digits().images).float()[:, None] / 8 - 1  # (1797, 1, 8, 8)
-    resized = torch.nn.functional.interpolate(
-        digits, size=shape[1:], mode="bilinear", align_corners=False
-    )
-    return resized, "digits"
+            f"the images are {format_shape(given)}, the networks {format_shape(shape)}: "
+            f"give --shape {format_shape(given)}"
+        )
+    return images, Path(text.partition(":")[0]).stem
 
 
 def _numbers(text: str) -> list[float]:

@@ -16,6 +16,7 @@ Network number `n` of a seed has its own random stream and belongs to batch `n m
 result therefore does not depend on how networks are stacked or spread over workers.
 """
 
+import itertools
 import math
 import platform
 import time
@@ -94,18 +95,21 @@ def estimate_geometry(
     )  # fmt: skip
     started = time.perf_counter()
     probe = probe or ZeroProbe()
-    device = torch.device(device)
+    device = _usable_device(device)
     budget = max_networks if tolerance else num_networks or DEFAULT_NETWORKS
     with sdpa_kernel(SDPBackend.MATH):  # the kind of attention that vmap can batch
         sampling, facts = _choose_sampling(
             family, probe, seed, estimator, readout, zero_readout, device
         )
         facts |= {"tolerance": tolerance, "interrupted": False}
-        size = batch_size or sampling.default_size
+        stacks = _stacks(first_network, budget, batch_size or sampling.default_size)
 
-        def result(factors: Tensor, counts: Tensor) -> Geometry:
-            rounds = -(-int(counts.sum()) // (NUM_BATCHES * size))
-            stop = first_network + min(budget, rounds * NUM_BATCHES * size)
+        def result(factors: Tensor, counts: Tensor, stop: int = 0) -> Geometry:
+            if not factors.any():
+                raise ZeroReadoutError(
+                    "every network returns zero, so the geometry is 0 and its directions are "
+                    "undefined; check how the networks are initialised"
+                )
             provenance = {
                 **facts,
                 "notes": [*facts["notes"], *sampling.notes()],
@@ -119,17 +123,15 @@ def estimate_geometry(
             facts["estimator"] = "exact"
             return result(sampling.factor(exact)[None], torch.zeros(1, dtype=torch.int64))
 
-        moments = _Moments()
-        next_check = NUM_BATCHES * 4  # networks; doubled at every check of the tolerance
+        moments, stop = _Moments(), first_network
         try:
-            for grams in _grams(sampling, _stacks(first_network, budget, size)):
+            for stop, grams in _grams(sampling, stacks):
                 moments.add(grams)
                 if progress:
                     progress(moments.num_networks, budget, moments.relative_error())
-                if tolerance and moments.num_networks >= next_check and moments.balanced:
-                    if _settled(result(*moments.factors(sampling))):
-                        break
-                    next_check = 2 * moments.num_networks
+                whole_block = moments.num_networks == stop - first_network
+                if tolerance and whole_block and _settled(result(*moments.factors(sampling))):
+                    break
         except KeyboardInterrupt:
             if moments.num_networks == 0:
                 raise
@@ -138,7 +140,7 @@ def estimate_geometry(
                 f"interrupted: the geometry holds {moments.num_networks} of {budget} networks",
                 stacklevel=2,
             )
-        return result(*moments.factors(sampling))
+        return result(*moments.factors(sampling), stop)
 
 
 def _choose_sampling(
@@ -156,7 +158,7 @@ def _choose_sampling(
     try:
         found = find_readout(family, initialiser, readout_path)
     except ZeroReadoutError as error:
-        if zero_readout != "default":
+        if zero_readout != "default" or error.layer_path is None:
             raise
         family = with_default_readout(family, error.layer_path)
         initialiser = Initialiser(family.build)
@@ -201,34 +203,42 @@ def _choose_sampling(
     return sampling, facts
 
 
-def _stacks(first: int, count: int, size: int) -> Iterator[list[int]]:
-    """Numbers of networks to evaluate together, arranged so that a stack has few batches."""
-    stop = first + count
-    for start in range(first, stop, NUM_BATCHES * size):
-        block = range(start, min(start + NUM_BATCHES * size, stop))
-        numbers = sorted(block, key=lambda n: (n % NUM_BATCHES, n))
+def _stacks(first: int, count: int, size: int) -> Iterator[tuple[int, list[int]]]:
+    """Numbers of networks to evaluate together, with the end of the block that they are from.
+
+    Blocks double from 64 networks, so that a tolerance is checked often at first; inside a block
+    networks are arranged so that a stack has few batches.
+    """
+    start, length = first, 4 * NUM_BATCHES
+    while start < first + count:
+        stop = min(start + length, first + count)
+        numbers = sorted(range(start, stop), key=lambda n: (n % NUM_BATCHES, n))
         for i in range(0, len(numbers), size):
-            yield numbers[i : i + size]
+            yield stop, numbers[i : i + size]
+        length = min(stop - first, NUM_BATCHES * max(size, 4))
+        start = stop
 
 
-def _grams(sampling: Sampling, stacks: Iterator[list[int]]) -> Iterator[list[BatchGram]]:
-    """Gram matrices of stacks of networks, in order.
+def _grams(
+    sampling: Sampling, stacks: Iterator[tuple[int, list[int]]]
+) -> Iterator[tuple[int, list[BatchGram]]]:
+    """Gram matrices of stacks of networks, in order, each with the end of its block.
 
     One stack per core at a time, each on one thread: small operations do not fill a machine.
     """
 
-    def work(numbers: list[int]) -> list[BatchGram]:
-        return sampling.grams(sampling.draw(numbers))
+    def work(stop: int, numbers: list[int]) -> tuple[int, list[BatchGram]]:
+        return stop, sampling.grams(sampling.draw(numbers))
 
     num_threads = torch.get_num_threads()
     if not sampling.concurrent or num_threads == 1:
-        yield from map(work, stacks)
+        yield from itertools.starmap(work, stacks)
         return
     pool = ThreadPoolExecutor(num_threads, initializer=torch.set_num_threads, initargs=(1,))
     try:
-        waiting: deque[Future[list[BatchGram]]] = deque()
-        for numbers in stacks:
-            waiting.append(pool.submit(work, numbers))
+        waiting: deque[Future[tuple[int, list[BatchGram]]]] = deque()
+        for stop, numbers in stacks:
+            waiting.append(pool.submit(work, stop, numbers))
             if len(waiting) > num_threads:
                 yield waiting.popleft().result()
         while waiting:
@@ -256,10 +266,6 @@ class _Moments:
     def num_networks(self) -> int:
         return int(self.counts.sum())
 
-    @property
-    def balanced(self) -> bool:
-        return bool((self.counts == self.counts[0]).all())
-
     def factors(self, sampling: Sampling) -> tuple[Tensor, Tensor]:
         """The factor of every batch, (K, P, P), zero where it has no networks; and the counts."""
         assert self.sums is not None
@@ -285,6 +291,15 @@ class _Moments:
 def _settled(geometry: Geometry) -> bool:
     clusters = geometry.directions().clusters
     return all(cluster.reason != "unresolved" for cluster in clusters)
+
+
+def _usable_device(name: str | torch.device) -> torch.device:
+    try:
+        return torch.empty(0, device=name).device
+    except (RuntimeError, AssertionError) as error:
+        raise InvalidArgumentError(
+            f"cannot use device {str(name)!r} here ({str(error).splitlines()[0]}); try 'cpu'"
+        ) from error
 
 
 def _check_arguments(

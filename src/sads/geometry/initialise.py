@@ -10,18 +10,22 @@ constructor, which is slower and always right.
 import hashlib
 import math
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
+from scipy import special
 from torch import Tensor, nn
-from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 
 aten = torch.ops.aten
 
-UNIFORM, NORMAL, CONSTANT = "uniform_", "normal_", "fill_"
+UNIFORM, NORMAL, TRUNCATED, CONSTANT = "uniform_", "normal_", "trunc_normal_", "fill_"
 FILLS = {
     aten.uniform_.default: UNIFORM,
     aten.normal_.default: NORMAL,
@@ -44,6 +48,7 @@ CREATORS = {
 }
 DERIVED = {aten.mul.Tensor: "mul_", aten.div.Tensor: "div_", aten.add.Tensor: "add_"}
 ALIASES = (aten.clone.default,)
+FloatArray = NDArray[np.float64]
 QUANTILES = 1 << 16
 ODD = np.uint64(0x0001_0001_0001_0001)
 
@@ -70,7 +75,7 @@ class Step:
 
     @property
     def is_fill(self) -> bool:
-        return self.op in (UNIFORM, NORMAL, CONSTANT, "zero_")
+        return self.op in (UNIFORM, NORMAL, TRUNCATED, CONSTANT, "zero_")
 
 
 @dataclass(frozen=True)
@@ -101,28 +106,37 @@ class Recipe:
         draw, and its moments are integrals over the quantiles of that draw.
         """
         if self.value is not None:
-            first = float(self.value.flatten()[0]) if self.numel else 0.0
-            return Law(first, 0.0) if bool((self.value == first).all()) else None
+            entry = float(self.value.flatten()[0]) if self.numel else 0.0
+            return Law(entry, 0.0) if bool((self.value == entry).all()) else None
         if not all(step.covers(self.numel) for step in self.steps):
             return None
-        first_step = self.steps[0]
-        if first_step.op in (CONSTANT, "zero_"):
-            grid = torch.zeros(1, dtype=torch.float64)
+        first, *chain = self.steps
+        if first.op == UNIFORM and not chain:
+            low, high = first.args
+            return Law((low + high) / 2, (high - low) ** 2 / 12)
+        if first.op == NORMAL and not chain:
+            mean, deviation = first.args
+            return Law(mean, deviation**2)
+        grid = (torch.arange(QUANTILES, dtype=torch.float64) + 0.5) / QUANTILES
+        if first.op == UNIFORM:
+            low, high = first.args
+            grid = low + (high - low) * grid
+        elif first.op in (NORMAL, TRUNCATED):
+            grid = torch.from_numpy(_truncated_normal(grid.numpy(), *first.args))
         else:
-            u = (torch.arange(QUANTILES, dtype=torch.float64) + 0.5) / QUANTILES
-            low, high = first_step.args
-            grid = low + (high - low) * u if first_step.op == UNIFORM else low + high * _ndtri(u)
-            if len(self.steps) == 1:
-                if first_step.op == UNIFORM:
-                    return Law((low + high) / 2, (high - low) ** 2 / 12)
-                return Law(low, high**2)
-        for step in self.steps[first_step.op not in (CONSTANT, "zero_") :]:
+            return None
+        for step in chain:
             getattr(grid, step.op)(*step.args)
         return Law(float(grid.mean()), float(grid.var(correction=0)))
 
 
-def _ndtri(u: Tensor) -> Tensor:
-    return math.sqrt(2) * torch.erfinv(2 * u - 1)
+def _truncated_normal(
+    u: FloatArray, mean: float, deviation: float, low: float = -math.inf, high: float = math.inf
+) -> FloatArray:
+    """Quantiles `u` of a normal law restricted to [low, high]."""
+    start, stop = special.ndtr([(low - mean) / deviation, (high - mean) / deviation])
+    quantiles: FloatArray = mean + deviation * special.ndtri(start + (stop - start) * u)
+    return quantiles.clip(low, high)
 
 
 @dataclass
@@ -170,6 +184,26 @@ class _Recorder(TorchDispatchMode):
                 if isinstance(arg, Tensor):
                     self.unknown.add(_storage(arg))
         return out
+
+    @contextmanager
+    def truncated_normals(self) -> Iterator[None]:
+        """Log `nn.init.trunc_normal_` as one step; what it does inside is rejection sampling."""
+        original = getattr(nn.init, "_no_grad_trunc_normal_", None)
+        if original is None:
+            yield
+            return
+
+        def logged(tensor: Tensor, *args: Any, generator: torch.Generator | None = None) -> Tensor:
+            with _disable_current_modes():
+                original(tensor, *args, generator=generator)
+            if generator is None:
+                self._log(tensor, TRUNCATED, args)
+            else:
+                self.unknown.add(_storage(tensor))
+            return tensor
+
+        with mock.patch.object(nn.init, "_no_grad_trunc_normal_", logged):
+            yield
 
     def _log(
         self, target: Tensor, op: str, args: tuple[Any, ...], source: int | None = None
@@ -226,7 +260,7 @@ class Initialiser:
     def _record(self) -> nn.Module:
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(0)
-            with _Recorder() as recorder:
+            with _Recorder() as recorder, recorder.truncated_normals():
                 module = self._build()
             torch.manual_seed(0)
             replayed = _replay(recorder)
@@ -292,6 +326,10 @@ class Initialiser:
                     position += count
                 elif step.op == NORMAL:
                     _fill_normal(view, streams, *step.args)
+                elif step.op == TRUNCATED:
+                    for row, stream in zip(view, streams, strict=True):
+                        u = stream.random(step.size)
+                        row.copy_(torch.from_numpy(_truncated_normal(u, *step.args)))
                 else:
                     getattr(view, step.op)(*step.args)
             stacks[name] = stack.view(len(streams), *recipe.shape)
@@ -357,7 +395,9 @@ def _replay(recorder: _Recorder) -> dict[int, Tensor]:
             elif key not in memory:
                 memory[key] = torch.zeros(event.numel)
             view = memory[key].as_strided(step.size, step.stride, step.offset)
-            if step.op != "clone":
+            if step.op == TRUNCATED:
+                nn.init.trunc_normal_(view, *step.args)
+            elif step.op != "clone":
                 getattr(view, step.op)(*step.args)
     return memory
 

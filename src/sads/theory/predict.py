@@ -6,7 +6,6 @@ the mean.
 """
 
 from dataclasses import dataclass
-from importlib import import_module
 from typing import Any
 
 import numpy as np
@@ -14,11 +13,11 @@ import torch
 from torch import Tensor
 
 from sads.alignment import check_defined
+from sads.data.bases import BASES, Basis, basis
 from sads.errors import InvalidArgumentError
 from sads.geometry.geometry import Geometry
 from sads.theory.markov import direction_energies
 
-BASES = ("canonical", "dct", "dst", "hadamard", "haar")
 FREQUENCY_BASES = ("dct", "dst", "hadamard")
 
 
@@ -26,7 +25,7 @@ FREQUENCY_BASES = ("dct", "dst", "hadamard")
 class Prediction:
     """`v^T G v` for the D vectors of one basis, in the basis' order."""
 
-    basis: Any  # sads.Basis
+    basis: Basis
     energies: Tensor  # (D,)
     energy_errors: Tensor  # (D,)
     mean_energy: float  # tr(G) / D, the same for every basis
@@ -49,7 +48,6 @@ class Prediction:
 
 def predict(geometry: Geometry, names: tuple[str, ...] = BASES) -> dict[str, Prediction]:
     """Which vectors of each basis a geometry says are hard, by name of the basis."""
-    basis = import_module("sads.data.bases").basis
     check_defined(geometry)
     predictions = {}
     for name in names:

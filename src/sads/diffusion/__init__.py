@@ -1,0 +1,1 @@
+"""Train score models and sample from them, as the paper does."""

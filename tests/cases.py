@@ -1,0 +1,64 @@
+"""Small families and probes that many tests share."""
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor, nn
+
+import sads
+from sads.family import ScoreFamily
+from sads.probe import Probe
+
+# Few levels with weights of one magnitude, so that plain Monte Carlo is a usable reference.
+FEW_LEVELS = sads.Schedule("cosine", 3)
+
+
+def small_family(name: str, **changes: object) -> ScoreFamily:
+    shape, options = {
+        "unet": ((1, 4, 4), {"channel_mults": (1,), "depth": 1}),
+        "unet-area": ((1, 4, 4), {"channel_mults": (1,), "depth": 1, "resample": "area"}),
+        "unet-1d": ((1, 8), {"channel_mults": (1,), "depth": 1}),
+        "unet-colour": ((2, 4, 4), {"channel_mults": (), "depth": 1}),
+        "dit": ((1, 4, 4), {"hidden_size": 8, "depth": 2, "num_heads": 2}),
+        "dit-1d": ((2, 8), {"hidden_size": 8, "depth": 1, "num_heads": 2, "patch_size": 4}),
+        "mlp": ((1, 3, 3), {"width": 16, "depth": 2, "time_width": 8}),
+        "cnn": ((2, 4, 4), {"channels": 6, "depth": 2}),
+        "cnn-1d": ((1, 9), {"channels": 6, "depth": 2, "kernel_size": 5}),
+    }[name]
+    architecture = {"unet": "iddpm"}.get(name.split("-")[0], name.split("-")[0])
+    arguments = {"schedule": FEW_LEVELS, **options, **changes}
+    return sads.family(architecture, shape, **arguments)  # type: ignore[arg-type]
+
+
+FAMILIES = (
+    "unet", "unet-area", "unet-1d", "unet-colour", "dit", "dit-1d", "mlp", "cnn", "cnn-1d",
+)  # fmt: skip
+
+
+def _ramp(level: int, generator: torch.Generator, shape: tuple[int, ...]) -> Tensor:
+    noise = torch.rand(shape, generator=generator)
+    return 0.3 * level + noise
+
+
+PROBES: dict[str, Callable[[tuple[int, ...]], Probe]] = {
+    "zero": lambda shape: sads.probe("zero"),
+    "gaussian": lambda shape: sads.probe("gaussian", width=0.7),
+    "forward": lambda shape: sads.probe(
+        "forward", images=torch.linspace(-1, 1, 2 * torch.Size(shape).numel()).reshape(2, *shape)
+    ),
+    "custom": lambda shape: sads.probe(lambda level, generator: _ramp(level, generator, shape)),
+}
+
+
+class TwoLayer(nn.Module):
+    """A linear layer, an optional nonlinearity, and `last`; for networks made to order."""
+
+    def __init__(self, last: nn.Module, size: int, width: int, output: nn.Module | None = None):
+        super().__init__()
+        self.first = nn.Linear(size + 1, width)
+        self.last = last
+        self.output = output or nn.Identity()
+
+    def forward(self, x: Tensor, t: Tensor) -> Tensor:
+        h = torch.tanh(self.first(torch.cat([x.flatten(1), t[:, None] / 1000], dim=1)))
+        return self.output(self.last(h)).reshape(x.shape)

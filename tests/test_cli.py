@@ -1,0 +1,195 @@
+"""The command line as a user meets it: what it prints, what it writes, how it refuses."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+import sads
+from sads.cli import main
+
+TINY = ["-o", "channels=4", "-o", "depth=1", "--shape", "1x6x6"]
+NETWORK = """
+from torch import nn
+class Net(nn.Module):
+    def __init__(self, width=3):
+        super().__init__()
+        self.conv = nn.Conv2d(1, width, 3, padding=1)
+        self.out = nn.Conv2d(width, 1, 3, padding=1)
+    def forward(self, x, t):
+        return self.out(self.conv(x).relu())
+"""
+
+
+def run(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, *arguments: str
+) -> tuple[int, str, str]:
+    monkeypatch.setattr(sys, "argv", ["sads", *arguments])
+    with pytest.raises(SystemExit) as exit_:
+        main()
+    captured = capsys.readouterr()
+    return int(exit_.value.code or 0), captured.out, captured.err
+
+
+def test_geometry_prints_a_table_and_writes_its_results(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    status, out, _ = run(
+        capsys, monkeypatch, "geometry", "cnn", *TINY, "--networks", "64", "--out", str(tmp_path)
+    )
+    assert status == 0
+    for words in ("dimension", "36", "condition number", "effective rank", "resolved directions"):
+        assert words in out
+    geometry = sads.load_geometry(tmp_path / "geometry.safetensors")
+    assert geometry.num_networks == 64
+    for picture in ("spectrum.png", "directions.png"):
+        with Image.open(tmp_path / picture) as image:
+            assert min(image.size) > 300
+    summary = json.loads((tmp_path / "geometry.json").read_text())
+    assert summary["networks"] == 64
+    assert summary["provenance"]["family"]["options"]["channels"] == 4
+    assert not [p for p in tmp_path.iterdir() if p.name.startswith(".")]
+
+
+def test_geometry_as_json(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    arguments = ["--networks", "32", "--seed", "7", "--json", "--out", str(tmp_path)]
+    status, out, _ = run(capsys, monkeypatch, "geometry", "cnn", *TINY, *arguments)
+    assert status == 0
+    values = json.loads(out)["values"]
+    family = sads.family("cnn", (1, 6, 6), channels=4, depth=1)
+    expected = sads.estimate_geometry(family, 32, seed=7).directions().values
+    assert values == pytest.approx(expected.tolist())
+
+
+def test_a_network_from_a_file_and_images_from_another(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "net.py").write_text(NETWORK)
+    images = np.random.default_rng(0).integers(0, 256, (3, 1, 4, 4), dtype=np.uint8)
+    np.savez(tmp_path / "images.npz", images=images)
+    status, out, err = run(
+        capsys, monkeypatch, "geometry", f"{tmp_path}/net.py:Net", "--shape", "1x4x4",
+        "-o", "width=5", "--probe", f"forward:{tmp_path}/images.npz", "--networks", "32",
+        "--out", str(tmp_path / "out"), "--json",
+    )  # fmt: skip
+    assert (status, err) == (0, "")
+    provenance = json.loads(out)["provenance"]
+    assert provenance["probe"]["num_images"] == 3
+    assert provenance["family"]["options"] == {"width": 5}
+
+
+def test_families_lists_the_presets(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    status, out, _ = run(capsys, monkeypatch, "families", "--json")
+    assert status == 0
+    rows = json.loads(out)
+    assert {(r["family"], r["shape"]): r["parameters"] for r in rows}["iddpm", "1x16x16"] == 381_121
+
+
+@pytest.mark.parametrize("arguments", [("--help",), ("geometry", "--help"), ("families", "--help")])
+def test_help_shows_an_example(
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    arguments: tuple[str, ...],
+) -> None:
+    status, out, _ = run(capsys, monkeypatch, *arguments)
+    assert status == 0
+    assert "sads " in out.split("Usage")[1]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["geometry", "resnet"], "unknown family 'resnet'"),
+        (["geometry"], "Missing argument"),
+        (["frobnicate"], "No such command"),
+        (["geometry", "iddpm", "--shape", "1x15x15"], "every size must divide by 4"),
+        (["geometry", "iddpm", "--shape", "big"], "write sizes such as 1x16x16"),
+        (["geometry", "dit", "-o", "patch_size=3"], "patch_size must divide"),
+        (["geometry", "cnn", "-o", "colour"], "write KEY=VALUE"),
+        (["geometry", "cnn", "--networks", "0"], "at least 1, got 0"),
+        (["geometry", "cnn", "--networks", "-3"], "at least 1, got -3"),
+        (["geometry", "cnn", "--networks", "many"], "valid integer"),
+        (["geometry", "cnn", "--networks", "9", "--tolerance", "0.1"], "give one of them"),
+        (["geometry", "cnn", "--tolerance", "7"], "between 0 and pi/2"),
+        (["geometry", "cnn", "--probe", "sideways"], "unknown probe"),
+        (["geometry", "cnn", "--probe", "gaussian:wide"], "is not a width"),
+        (["geometry", "cnn", "--probe", "gaussian:-1"], "must be positive"),
+        (["geometry", "cnn", "--probe", "forward:nowhere.npz"], "nowhere.npz"),
+        (["geometry", "cnn", "--prediction", "noise"], "unknown prediction"),
+        (["geometry", "cnn", "--schedule", "quadratic"], "unknown noise schedule"),
+        (["geometry", "cnn", "--estimator", "magic"], "unknown estimator"),
+        (["geometry", "nowhere.py:build", "--shape", "1x4x4"], "cannot load"),
+        (["geometry", "math:sqrt", "--shape", "1x4x4"], "factory"),
+        (["geometry", "cnn", "--device", "abacus"], "abacus"),
+    ],
+)
+def test_misuse_is_one_line_and_status_2(
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    arguments: list[str],
+    words: str,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    status, out, err = run(capsys, monkeypatch, *arguments)
+    assert status == 2
+    assert out == ""
+    assert words in err
+    assert err.count("\n") == 1
+
+
+def test_unwritable_folder_is_refused_before_any_work(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "file").touch()
+    status, _, err = run(
+        capsys, monkeypatch, "geometry", "cnn", "--networks", "9999999", "--out",
+        str(tmp_path / "file"),
+    )  # fmt: skip
+    assert status == 2
+    assert "cannot write" in err
+
+
+def test_zero_output_layer_is_explained(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    zeroed = NETWORK + "\ndef build():\n    net = Net()\n    nn.init.zeros_(net.out.weight)\n"
+    (tmp_path / "zero.py").write_text(zeroed + "    nn.init.zeros_(net.out.bias)\n    return net\n")
+    arguments = [
+        "geometry", f"{tmp_path}/zero.py:build", "--shape", "1x4x4", "--networks", "16",
+        "--out", str(tmp_path),
+    ]  # fmt: skip
+    status, _, err = run(capsys, monkeypatch, *arguments)
+    assert status == 2
+    assert "--zero-readout default" in err
+    status, _, _ = run(capsys, monkeypatch, *arguments, "--zero-readout", "default")
+    assert status == 0
+
+
+@pytest.mark.slow
+def test_ctrl_c_keeps_a_valid_geometry(tmp_path: Path) -> None:
+    command = [
+        sys.executable, "-m", "sads.cli", "geometry", "cnn", *TINY, "--networks", "100000000",
+        "--out", str(tmp_path),
+    ]  # fmt: skip
+    environment = {**os.environ, "PYTHONPATH": str(Path(sads.__file__).parents[1])}
+    process = subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True)
+    time.sleep(12)
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert "kept the" in err
+    geometry = sads.load_geometry(tmp_path / "geometry.safetensors")
+    assert 0 < geometry.num_networks < 100_000_000
+    assert geometry.provenance["interrupted"]

@@ -1,0 +1,338 @@
+"""Training and sampling against diffusers, exact scores and interrupted runs."""
+
+import json
+import math
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import sads
+from cases import small_family
+from sads.diffusion.model import ScoreModel, read_tensors
+from sads.diffusion.sample import SAMPLERS, ddim, ddpm, dpm_solver, spread_levels
+from sads.diffusion.train import TrainingOptions, batch_indices, noised
+from sads.errors import CheckpointError, DataError, DivergedError, InvalidArgumentError
+
+LINEAR = sads.Schedule()
+
+
+def _tiny() -> sads.ScoreFamily:
+    return sads.family("mlp", (1, 2, 2), width=16, depth=1, time_width=8)
+
+
+@pytest.mark.parametrize("steps", [1000, 50])
+@pytest.mark.parametrize("name", ["ddpm", "ddim", "dpm-solver"])
+def test_reverse_steps_agree_with_diffusers(name: str, steps: int) -> None:
+    """The first steps of each sampler, from the same state with the same network output."""
+    diffusers = pytest.importorskip("diffusers")
+    common = {"beta_start": 1e-4, "beta_end": 0.02, "timestep_spacing": "trailing"}
+    scheduler = {
+        "ddpm": lambda: diffusers.DDPMScheduler(1000, clip_sample=False, **common),
+        "ddim": lambda: diffusers.DDIMScheduler(1000, clip_sample=False, **common),
+        "dpm-solver": lambda: diffusers.DPMSolverMultistepScheduler(
+            1000, algorithm_type="dpmsolver++", solver_order=2, **common
+        ),
+    }[name]()
+    scheduler.set_timesteps(steps)
+    assert scheduler.timesteps.tolist() == spread_levels(1000, steps)
+    torch.manual_seed(0)
+    x = theirs = torch.randn(2, 1, 4, 4, dtype=torch.float64)
+    eps = torch.randn(3, 2, 1, 4, 4, dtype=torch.float64)
+    z = torch.zeros_like(x)  # the noise of DDPM is compared below
+    outputs = iter(eps)
+    walk = SAMPLERS[name](
+        LINEAR, spread_levels(1000, steps), x, lambda x, level: next(outputs), lambda: z
+    )
+    for i in range(3):
+        ours = next(walk)
+        level = scheduler.timesteps[i]
+        if name == "ddpm":
+            theirs = _diffusers_mean(scheduler, eps[i], level, theirs)
+        else:
+            theirs = scheduler.step(eps[i], level, theirs).prev_sample
+        assert torch.allclose(ours, theirs, atol=1e-5)
+
+
+def _diffusers_mean(scheduler, eps: Tensor, level: Tensor, x: Tensor) -> Tensor:  # type: ignore[no-untyped-def]
+    """A DDPM step of diffusers without its noise, which is drawn again and taken off."""
+    generator = torch.Generator().manual_seed(3)
+    noisy = scheduler.step(eps, level, x, generator=generator).prev_sample
+    noise = torch.randn(x.shape, generator=generator.manual_seed(3), dtype=x.dtype)
+    return noisy - scheduler._get_variance(int(level)) ** 0.5 * noise
+
+
+def test_ddpm_noise_has_the_variance_of_diffusers() -> None:
+    diffusers = pytest.importorskip("diffusers")
+    scheduler = diffusers.DDPMScheduler(1000, beta_start=1e-4, beta_end=0.02)
+    x, z = torch.zeros(1, 1, 1, 1), torch.ones(1, 1, 1, 1)
+    for start in (999, 500, 2):
+        walk = ddpm(LINEAR, [start, start - 1], x, lambda x, level: x, lambda: z)
+        expected = math.sqrt(scheduler._get_variance(start))
+        assert float(next(walk)) == pytest.approx(expected, rel=1e-4)
+
+
+class LinearScore(nn.Module):
+    """The exact noise prediction for data `N(0, covariance)`."""
+
+    def __init__(self, covariance: Tensor):
+        super().__init__()
+        self.values, self.basis = torch.linalg.eigh(covariance.double())
+        self.dummy = nn.Parameter(torch.zeros(1))
+
+    def forward(self, x: Tensor, t: Tensor) -> Tensor:
+        level = int(t[0].round())
+        abar, sigma = LINEAR.abar[level], LINEAR.sigma[level]
+        z = x.double().flatten(1) @ self.basis
+        z = z * sigma / (abar * self.values.clamp(min=0) + sigma**2)
+        return (z @ self.basis.T).reshape(x.shape).to(x.dtype)
+
+
+@pytest.mark.parametrize(
+    ("sampler", "steps", "tolerance"),
+    [("ddpm", 1000, 0.0), ("ddim", 200, 0.0), ("dpm-solver", 50, 0.0), ("langevin", 1000, 0.04)],
+)
+def test_exact_score_gives_the_exact_law(sampler: str, steps: int, tolerance: float) -> None:
+    """Covariance of samples within sampling error of the truth, plus a solver's known bias."""
+    v = torch.tensor([2.0, 1.0, -1.0, 0.0])
+    covariance = torch.outer(v, v) + 0.04 * torch.eye(4)
+    family = _tiny()
+    model = ScoreModel(family, LinearScore(covariance))
+    count = 4000
+    y = sads.sample(model, count, steps=steps, sampler=sampler, seed=1, batch_size=4000)
+    target = sads.sliced_wasserstein_to_gaussian(y, covariance=covariance, seed=0)
+    draws = torch.randn(count, 4, generator=torch.Generator().manual_seed(9))
+    draws = draws @ torch.linalg.cholesky(covariance).T
+    floor = sads.sliced_wasserstein_to_gaussian(
+        draws.reshape(count, 1, 2, 2), covariance=covariance, seed=0
+    )
+    assert target.sw2 < 2.5 * floor.sw2 + tolerance
+
+
+def test_samplers_converge_at_their_order() -> None:
+    """Halving the steps of a deterministic solver on the exact score: error x 2 and x 4."""
+    covariance = torch.diag(torch.tensor([4.0, 1.0, 0.25, 0.09]))
+    score = LinearScore(covariance)
+
+    def denoise(x: Tensor, level: int) -> Tensor:
+        return score(x, torch.tensor([float(level)]))
+
+    errors = {}
+    for name, sampler in (("ddim", ddim), ("dpm", dpm_solver)):
+        ends = {}
+        for steps in (25, 50, 600):
+            levels = [999 - k * (600 // steps) for k in range(steps)] + [399]
+            x = torch.ones(1, 1, 2, 2, dtype=torch.float64)
+            walk = sampler(LINEAR, levels, x, denoise, torch.empty)
+            for _ in range(len(levels) - 1):
+                x = next(walk)
+            ends[steps] = x
+        errors[name] = [float((ends[s] - ends[600]).norm()) for s in (25, 50)]
+    assert 1.7 < errors["ddim"][0] / errors["ddim"][1] < 2.6
+    assert errors["dpm"][0] / errors["dpm"][1] > 2.8
+    assert errors["dpm"][1] < errors["ddim"][1] / 5
+
+
+def test_samples_do_not_depend_on_the_batch_size() -> None:
+    model = ScoreModel(_tiny(), _tiny().build())
+    a, b = (sads.sample(model, 130, steps=5, seed=4, batch_size=size) for size in (50, 1000))
+    assert torch.allclose(a, b, atol=1e-5)
+    assert len(a) == 130
+    assert not torch.allclose(a, sads.sample(model, 130, steps=5, seed=5))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ({"num_samples": 0}, "at least 1"),
+        ({"steps": 0}, "between 1 and the 1000"),
+        ({"steps": 1001}, "between 1 and the 1000"),
+        ({"sampler": "euler"}, "unknown sampler"),
+    ],
+)
+def test_impossible_sampling_is_refused(arguments: dict[str, object], words: str) -> None:
+    model = ScoreModel(_tiny(), _tiny().build())
+    with pytest.raises(InvalidArgumentError, match=words):
+        sads.sample(model, **{"num_samples": 10, **arguments})  # type: ignore[arg-type]
+
+
+def test_every_sample_is_used_once_an_epoch() -> None:
+    options = TrainingOptions(batch_size=4)
+    first = torch.cat([batch_indices(12, options, k) for k in range(3)])
+    second = torch.cat([batch_indices(12, options, k) for k in range(3, 6)])
+    assert sorted(first.tolist()) == sorted(second.tolist()) == list(range(12))
+    assert first.tolist() != second.tolist()
+
+
+@pytest.mark.parametrize("prediction", ["epsilon", "score", "x0", "v"])
+def test_targets_are_what_the_prediction_means(prediction: str) -> None:
+    family = small_family("mlp", prediction=prediction, schedule="linear")
+    x0 = torch.randn(6, 1, 3, 3)
+    x_t, levels, target = noised(family, x0, seed=1, iteration=2)
+    a, b = family.schedule.score_coefficients(prediction)
+    column = (-1, 1, 1, 1)
+    score = a[levels].reshape(column) * x_t + b[levels].reshape(column) * target
+    sigma, signal = family.schedule.sigma[levels], family.schedule.abar[levels].sqrt()
+    noise = (x_t - signal.reshape(column) * x0) / sigma.reshape(column)
+    assert torch.allclose(score, -noise / sigma.reshape(column), rtol=1e-3, atol=1e-3)
+
+
+@pytest.mark.slow
+def test_a_trained_network_recovers_a_standard_deviation() -> None:
+    """A rank-one Gaussian in four dimensions, standard deviation 2, to 5 %."""
+    v = torch.tensor([1.0, 1.0, 1.0, 1.0]).reshape(1, 2, 2)
+    x = sads.rank_one(v, 10_000, seed=1)
+    family = sads.family("mlp", (1, 2, 2), width=128, depth=3)
+    model = sads.train(
+        family, x, iterations=4000, batch_size=512, learning_rate=1e-3, ema_decay=0.995, seed=2
+    )
+    y = sads.sample(model, 10_000, steps=200, seed=3, batch_size=5000)
+    along = y.flatten(1) @ (v.flatten() / 2)
+    assert float(along.std()) == pytest.approx(2, rel=0.05)
+    assert model.losses[-100:].mean() < model.losses[:10].mean() / 2
+
+
+def test_models_are_saved_and_loaded(tmp_path: Path) -> None:
+    x = torch.randn(64, 1, 2, 2)
+    model = sads.train(_tiny(), x, iterations=3, batch_size=16)
+    loaded = sads.load_model(model.save(tmp_path / "m.safetensors"))
+    assert torch.equal(sads.sample(model, 50, steps=3), sads.sample(loaded, 50, steps=3))
+    assert loaded.provenance == json.loads(json.dumps(model.provenance))
+    other = sads.family("mlp", (1, 2, 2), width=8)
+    with pytest.raises(CheckpointError, match="holds a model of"):
+        sads.load_model(tmp_path / "m.safetensors", other)
+    (tmp_path / "m.safetensors").write_bytes(b"nonsense")
+    with pytest.raises(CheckpointError, match="damaged"):
+        sads.load_model(tmp_path / "m.safetensors")
+
+
+class _StopError(Exception):
+    pass
+
+
+@pytest.mark.parametrize("ema_decay", [None, 0.9])
+def test_a_stopped_run_continues_to_the_bit(tmp_path: Path, ema_decay: float | None) -> None:
+    x = torch.randn(40, 1, 2, 2, generator=torch.Generator().manual_seed(0))
+    options = {"iterations": 13, "batch_size": 8, "learning_rate": 1e-2, "ema_decay": ema_decay}
+    whole = sads.train(_tiny(), x, **options)  # type: ignore[arg-type]
+
+    def stop(done: int, total: int, loss: float) -> None:
+        if done == 8:
+            raise _StopError
+
+    path = tmp_path / "c.safetensors"
+    keep = {"checkpoint": path, "checkpoint_every": 3}
+    with pytest.raises(_StopError):
+        sads.train(_tiny(), x, progress=stop, **options, **keep)  # type: ignore[arg-type]
+    resumed = sads.train(_tiny(), x, **options, **keep)  # type: ignore[arg-type]
+    assert torch.equal(whole.losses, resumed.losses)
+    for a, b in zip(whole.network.parameters(), resumed.network.parameters(), strict=True):
+        assert torch.equal(a, b)
+
+
+def test_checkpoints_of_other_runs_are_refused(tmp_path: Path) -> None:
+    x = torch.randn(40, 1, 2, 2)
+    path = tmp_path / "c.safetensors"
+    sads.train(_tiny(), x, iterations=2, batch_size=8, checkpoint=path)
+    with pytest.raises(CheckpointError, match="another data"):
+        sads.train(_tiny(), x + 1, iterations=2, batch_size=8, checkpoint=path)
+    with pytest.raises(CheckpointError, match="another options"):
+        sads.train(_tiny(), x, iterations=2, batch_size=8, learning_rate=1, checkpoint=path)
+    wider = sads.family("mlp", (1, 2, 2), width=17, depth=1, time_width=8)
+    with pytest.raises(CheckpointError, match="another family"):
+        sads.train(wider, x, iterations=2, batch_size=8, checkpoint=path)
+
+
+def test_divergence_keeps_the_last_good_checkpoint(tmp_path: Path) -> None:
+    x = torch.randn(40, 1, 2, 2)
+    path = tmp_path / "c.safetensors"
+    options = {"iterations": 50, "batch_size": 8, "learning_rate": 1e30}
+    with pytest.raises(DivergedError, match="at update 2; lower the learning rate"):
+        sads.train(_tiny(), x, checkpoint=path, checkpoint_every=1, **options)  # type: ignore[arg-type]
+    tensors, _ = read_tensors(path, "sads-checkpoint")
+    assert len(tensors["losses"]) == 1
+    assert all(bool(tensor.isfinite().all()) for tensor in tensors.values())
+
+
+def test_a_full_disk_leaves_the_previous_checkpoint(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    x = torch.randn(40, 1, 2, 2)
+    path = tmp_path / "c.safetensors"
+    options = {"batch_size": 8, "checkpoint": path, "checkpoint_every": 1}
+    sads.train(_tiny(), x, iterations=3, **options)  # type: ignore[arg-type]
+    before = path.read_bytes()
+
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("sads.diffusion.train.save_file", full)
+        with pytest.raises(sads.SadsError, match="No space left"):
+            sads.train(_tiny(), x, iterations=5, **options)  # type: ignore[arg-type]
+    assert path.read_bytes() == before
+    assert [p.name for p in tmp_path.iterdir()] == ["c.safetensors"]
+    assert len(sads.train(_tiny(), x, iterations=5, **options).losses) == 5  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("x", "words"),
+    [
+        (torch.randn(10, 1, 3, 3), "the data has shape"),
+        (torch.randn(3, 1, 2, 2), "fewer than a batch"),
+        (torch.zeros(10, 1, 2, 2), "constant"),
+        (torch.full((10, 1, 2, 2), math.nan), "NaN"),
+    ],
+)
+def test_impossible_data_is_refused(x: Tensor, words: str) -> None:
+    with pytest.raises(DataError, match=words):
+        sads.train(_tiny(), x, iterations=1, batch_size=8)
+
+
+KILLED = """
+import sys, torch, sads
+family = sads.family("mlp", (1, 2, 2), width=16, depth=1, time_width=8)
+x = torch.randn(40, 1, 2, 2, generator=torch.Generator().manual_seed(0))
+model = sads.train(family, x, iterations=4000, batch_size=8, learning_rate=1e-3,
+                   checkpoint=sys.argv[1], checkpoint_every=5)
+model.save(sys.argv[2])
+"""
+
+
+@pytest.mark.slow
+def test_twenty_kills_change_nothing(tmp_path: Path) -> None:
+    """`kill -9` at random moments, resumed each time: the same weights as an undisturbed run."""
+    environment = {
+        **os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(Path(sads.__file__).parents[1]),
+    }  # fmt: skip
+    script = tmp_path / "run.py"
+    script.write_text(KILLED)
+
+    def start(name: str) -> subprocess.Popen[bytes]:
+        files = [tmp_path / f"{name}.checkpoint", tmp_path / f"{name}.model"]
+        return subprocess.Popen([sys.executable, script, *files], env=environment)
+
+    assert start("calm").wait(timeout=300) == 0
+    chance = random.Random(0)
+    kills = 0
+    while kills < 20:
+        process = start("killed")
+        time.sleep(1.5 + 2 * chance.random())
+        if process.poll() is not None:
+            break
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+        kills += 1
+    assert start("killed").wait(timeout=300) == 0
+    assert kills >= 5
+    calm, killed = (sads.load_model(tmp_path / f"{name}.model") for name in ("calm", "killed"))
+    assert torch.equal(calm.losses, killed.losses)
+    for a, b in zip(calm.network.parameters(), killed.network.parameters(), strict=True):
+        assert torch.equal(a, b)
