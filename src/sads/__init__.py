@@ -2,6 +2,8 @@
 
 from importlib.metadata import version as _version
 
+from sads import theory
+from sads.alignment import Alignment, Rotation, alignment, load_rotation, rotation
 from sads.data.bases import Basis, basis
 from sads.data.images import ImageSet, load_images, read_images
 from sads.data.synthetic import rank_one, sphere
@@ -22,34 +24,43 @@ from sads.metrics import (
 )
 from sads.probe import probe
 from sads.schedule import Schedule
+from sads.theory.propositions import Structure, structure
 
 __version__ = _version("sads")
 
 __all__ = [
+    "Alignment",
     "Basis",
     "Cluster",
     "Directions",
     "Geometry",
     "ImageSet",
     "MaxSlicedWasserstein",
+    "Rotation",
     "SadsError",
     "Schedule",
     "ScoreFamily",
     "ScoreModel",
     "SlicedWasserstein",
+    "Structure",
+    "alignment",
     "basis",
     "estimate_geometry",
     "family",
     "load_geometry",
     "load_images",
     "load_model",
+    "load_rotation",
     "max_sliced_wasserstein",
     "probe",
     "rank_one",
     "read_images",
+    "rotation",
     "sample",
     "sliced_wasserstein",
     "sliced_wasserstein_to_gaussian",
     "sphere",
+    "structure",
+    "theory",
     "train",
 ]

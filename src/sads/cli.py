@@ -24,6 +24,7 @@ from sads.family import PRESETS, ScoreFamily
 from sads.files import check_folder, to_json, write_json
 from sads.geometry.estimate import Progress as ProgressCallback
 from sads.probe import Probe
+from sads.theory_cli import app as theory_app
 
 app = typer.Typer(
     name="sads",
@@ -34,6 +35,7 @@ app = typer.Typer(
     help="Score Anisotropy Directions: which directions an untrained diffusion model prefers.",
     epilog="Start with `sads geometry iddpm --shape 1x16x16`.",
 )
+app.add_typer(theory_app)
 # The base of all usage errors; typer carries a click of its own, so it is reached from here.
 ClickException: type[Exception] = typer.BadParameter.__mro__[2]
 console = Console()
@@ -304,11 +306,12 @@ def read_probe(text: str) -> Probe:
     return sads.probe(kind)
 
 
-def read_images(text: str) -> torch.Tensor:
-    """`IMAGES` or `IMAGES:INDEX`, with anything that `load_images` takes as IMAGES."""
+def read_images(text: str, shape: tuple[int, ...] | None = None) -> torch.Tensor:
+    """`IMAGES` or `IMAGES:INDEX`, with anything that `load_images` takes; resized to a shape."""
     source, _, last = text.rpartition(":")
     indexed = bool(source) and last.lstrip("-").isdigit()
-    result = sads.read_images(source if indexed else text)
+    fit: dict[str, Any] = {} if shape is None else {"size": shape[1:], "channels": shape[0]}
+    result = sads.read_images(source if indexed else text, **fit)
     if result.skipped:
         messages.print(f"note: {result.statement()}", highlight=False, soft_wrap=True)
     if not indexed:

@@ -45,6 +45,14 @@ class OutputError(SadsError):
     """A place that results cannot be written to."""
 
 
+class UndefinedGeometryError(SadsError):
+    """A geometry that is 0 or not finite, so that it prefers no direction."""
+
+
+class RotationFileError(SadsError):
+    """A rotation file that is damaged or was not written by sads."""
+
+
 class CheckpointError(SadsError):
     """A model or checkpoint that is damaged, or belongs to another family, data set or run."""
 

@@ -1,0 +1,48 @@
+"""The paper's theorems, lemmas and propositions as functions.
+
+`lemmas` and `theorem1` are Lemmas 1 and 2 and Theorem 1; Theorem 2 is `sads.alignment`;
+`propositions` tests Propositions 1 to 3 on a geometry, with `examples` that keep and break their
+assumptions; `markov` is Equation 4 and `landscape` its Figure 5; `symmetry` is Figure 3; and
+`predict` says before training which vectors of Figure 2's bases are hard.
+"""
+
+from sads.theory.examples import Example, examples
+from sads.theory.landscape import Landscape, landscape_family
+from sads.theory.lemmas import expected_quadratic, optimal_score
+from sads.theory.markov import MarkovBound, markov_bound
+from sads.theory.predict import Prediction, predict
+from sads.theory.propositions import Form, Structure, structure, transformer_factor
+from sads.theory.symmetry import (
+    ImpulseResponse,
+    asymmetry,
+    impulse_response,
+    symmetric_family,
+    symmetrise,
+)
+from sads.theory.theorem1 import LinearDSM, Simulation, conditioning, rates
+
+__all__ = [
+    "Example",
+    "Form",
+    "ImpulseResponse",
+    "Landscape",
+    "LinearDSM",
+    "MarkovBound",
+    "Prediction",
+    "Simulation",
+    "Structure",
+    "asymmetry",
+    "conditioning",
+    "examples",
+    "expected_quadratic",
+    "impulse_response",
+    "landscape_family",
+    "markov_bound",
+    "optimal_score",
+    "predict",
+    "rates",
+    "structure",
+    "symmetric_family",
+    "symmetrise",
+    "transformer_factor",
+]

@@ -1,0 +1,250 @@
+"""Theorem 2: against dense matrices, random rotations, and resampling."""
+
+import math
+import sys
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import sads
+from sads.errors import InvalidArgumentError, RotationFileError, UndefinedGeometryError
+from sads.geometry.geometry import Geometry
+from sads.geometry.structure import Lift
+
+PROVENANCE = {"family": {"name": "made", "options": {}}, "estimator": "exact"}
+SPECTRA = {
+    "distinct": [5.0, 3.0, 2.0, 1.0, 0.5, 0.1],
+    "repeated": [4.0, 4.0, 4.0, 1.0, 1.0, 0.2],
+    "flat": [1.0] * 6,
+    "rank two": [3.0, 1.0, 0.0, 0.0, 0.0, 0.0],
+}
+
+
+@pytest.fixture(autouse=True, scope="module")
+def one_thread():
+    """Small tensors: sharing them among threads takes several times as long."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+def orthogonal(count: int, size: int, seed: int) -> torch.Tensor:
+    """Haar-distributed, (count, size, size)."""
+    generator = torch.Generator().manual_seed(seed)
+    q, r = torch.linalg.qr(torch.randn(count, size, size, generator=generator).double())
+    return q * r.diagonal(dim1=1, dim2=2).sign()[:, None]
+
+
+def made(values: list[float], groups: int = 1, seed: int = 0) -> Geometry:
+    """An exact geometry with a factor of these eigenvalues and a scrambled lift."""
+    size = len(values)
+    u = orthogonal(1, size, seed)[0]
+    factor = u @ torch.tensor(values, dtype=torch.float64).diag() @ u.T
+    order = torch.randperm(groups * size, generator=torch.Generator().manual_seed(seed))
+    lift = Lift(groups, size, order)
+    shape = (groups, size)
+    return Geometry(factor[None], torch.zeros(1, dtype=torch.int64), lift, shape, PROVENANCE)
+
+
+def samples(values: list[float], count: int = 50, seed: int = 1) -> torch.Tensor:
+    """Data whose sample second moment has exactly these eigenvalues, (count, D)."""
+    size = len(values)
+    generator = torch.Generator().manual_seed(seed)
+    q, _ = torch.linalg.qr(torch.randn(count, size, generator=generator).double())
+    v = orthogonal(1, size, seed)[0]
+    return math.sqrt(count) * q @ torch.tensor(values, dtype=torch.float64).sqrt().diag() @ v.T
+
+
+def dense_alpha(geometry: Geometry, x: torch.Tensor) -> float:
+    rows = x.double().flatten(1)
+    return float(((rows @ geometry.matrix()) * rows).sum(dim=1).mean())
+
+
+@pytest.mark.parametrize("of_geometry", SPECTRA)
+@pytest.mark.parametrize("of_data", SPECTRA)
+def test_no_random_rotation_beats_the_extremes(of_geometry, of_data):
+    geometry, x = made(SPECTRA[of_geometry]), samples(SPECTRA[of_data])
+    result = sads.alignment(geometry, x)
+    moment = x.T @ x / len(x)
+    w = orthogonal(10_000, 6, seed=2)
+    alphas = torch.einsum("nij,ji->n", w.mT @ geometry.matrix() @ w, moment)
+    slack = 1e-12 * result.maximum
+    assert float(alphas.min()) >= result.minimum - slack
+    assert float(alphas.max()) <= result.maximum + slack
+
+
+@settings(max_examples=30, deadline=None)
+@given(
+    st.lists(st.sampled_from([0.0, 0.5, 1.0, 2.0, 9.0]), min_size=4, max_size=4),
+    st.lists(st.sampled_from([0.0, 0.5, 1.0, 2.0, 9.0]), min_size=8, max_size=8),
+    st.integers(0, 1000),
+)
+def test_extremes_are_sorted_sums_and_are_reached(of_factor, of_data, seed):
+    if not any(of_factor):
+        of_factor = [1.0, *of_factor[1:]]
+    geometry, x = made(of_factor, groups=2, seed=seed), samples(of_data, seed=seed)
+    values = sorted(of_factor * 2, reverse=True)
+    moments = sorted(of_data, reverse=True)
+    result = sads.alignment(geometry, x)
+    scale = max(values) * max(max(moments), 1.0)
+    maximum = sum(a * b for a, b in zip(values, moments, strict=True))
+    minimum = sum(a * b for a, b in zip(values, reversed(moments), strict=True))
+    assert result.maximum == pytest.approx(maximum, abs=1e-8 * scale)
+    assert result.minimum == pytest.approx(minimum, abs=1e-8 * scale)
+    for kind, reached in (("min", minimum), ("max", maximum)):
+        rotation = sads.rotation(geometry, x, kind)
+        assert rotation.alpha == pytest.approx(reached, abs=1e-8 * scale)
+        assert dense_alpha(geometry, rotation.apply(x)) == pytest.approx(reached, abs=1e-8 * scale)
+
+
+@pytest.mark.parametrize("kind", ["min", "max", "identity"])
+def test_rotation_is_an_orthogonal_matrix_and_undo_inverts_it(kind):
+    geometry, x = made([3.0, 2.0, 1.0], groups=2), samples([4.0, 3.0, 2.0, 1.0, 0.5, 0.2])
+    rotation = sads.rotation(geometry, x, kind)
+    w = rotation.matrix()
+    torch.testing.assert_close(w @ w.T, torch.eye(6).double(), atol=1e-12, rtol=0)
+    torch.testing.assert_close(rotation.apply(x), x @ w.T)
+    torch.testing.assert_close(rotation.undo(rotation.apply(x)), x)
+    images = x.float().reshape(-1, 2, 3)
+    assert rotation.apply(images).dtype == torch.float32
+    assert rotation.apply(images).shape == images.shape
+
+
+def test_theorem_2_with_dense_eigenvectors():
+    """W_min = U R V^T and W_max = U V^T by the letter, on an estimated, lifted geometry."""
+    geometry = sads.estimate_geometry(sads.family("cnn", (3, 4, 4)), 64)
+    x = torch.randn(200, 3, 4, 4, generator=torch.Generator().manual_seed(0))
+    u = torch.linalg.eigh(geometry.matrix()).eigenvectors.flip(1)
+    rows = x.double().flatten(1)
+    v = torch.linalg.eigh(rows.T @ rows / len(rows)).eigenvectors.flip(1)
+    reverse = torch.eye(48).double().flip(0)
+    result = sads.alignment(geometry, x)
+    for w, expected in ((u @ reverse @ v.T, result.minimum), (u @ v.T, result.maximum)):
+        assert dense_alpha(geometry, rows @ w.T) == pytest.approx(expected, rel=1e-8)
+
+
+def test_fewer_samples_than_coordinates():
+    geometry, x = made([5.0, 4.0, 3.0, 2.0, 1.0, 0.5]), samples(SPECTRA["distinct"], 50)[:3]
+    result = sads.alignment(geometry, x)
+    moments = torch.linalg.eigvalsh(x.T @ x / 3).flip(0).clamp(min=0)
+    values = torch.tensor([5.0, 4.0, 3.0, 2.0, 1.0, 0.5]).double()
+    assert result.maximum == pytest.approx(float(values @ moments), rel=1e-10)
+    assert result.minimum == pytest.approx(float(values.flip(0) @ moments), rel=1e-10)
+    rotation = sads.rotation(geometry, x, "min")
+    assert dense_alpha(geometry, rotation.apply(x)) == pytest.approx(result.minimum, rel=1e-8)
+    torch.testing.assert_close(
+        rotation.matrix() @ rotation.matrix().T, torch.eye(6).double(), atol=1e-12, rtol=0
+    )
+
+
+def test_single_sample_duplicates_and_constant_pixels():
+    geometry = made([4.0, 3.0, 2.0, 1.0])
+    one = torch.tensor([[1.0, 2.0, 0.0, -1.0]])
+    single = sads.alignment(geometry, one)
+    assert (single.minimum, single.maximum) == (pytest.approx(6.0), pytest.approx(24.0))
+    assert single.error == math.inf
+    copies = sads.alignment(geometry, one.repeat(7, 1))
+    assert copies.alpha == pytest.approx(single.alpha)
+    assert copies.minimum == pytest.approx(6.0)
+    assert copies.data_error == pytest.approx(0.0, abs=1e-12)
+    constant = torch.ones(20, 4)
+    constant[:, 0] = torch.randn(20, generator=torch.Generator().manual_seed(0))
+    result = sads.alignment(geometry, constant)
+    assert result.alpha == pytest.approx(dense_alpha(geometry, constant))
+    assert result.minimum <= result.alpha <= result.maximum
+
+
+def test_share_is_undefined_where_no_rotation_matters():
+    result = sads.alignment(made([2.0, 2.0, 2.0]), samples([3.0, 2.0, 1.0]))
+    assert math.isnan(result.share)
+    assert result.minimum == pytest.approx(result.maximum)
+    assert math.isnan(sads.alignment(made([2.0, 1.0]), torch.zeros(5, 2)).share)
+
+
+def test_share_is_zero_and_one_at_the_extremes():
+    geometry, x = made(SPECTRA["distinct"]), samples(SPECTRA["distinct"])
+    for kind, share in (("min", 0.0), ("max", 1.0)):
+        rotated = sads.rotation(geometry, x, kind).apply(x)
+        assert sads.alignment(geometry, rotated).share == pytest.approx(share, abs=1e-10)
+
+
+def test_data_errors_match_the_spread_over_fresh_samples():
+    geometry = made([4.0, 2.0, 1.0])
+    spread = torch.tensor([2.0, 1.0, 0.5])
+    generator = torch.Generator().manual_seed(0)
+    results = [
+        sads.alignment(geometry, torch.randn(500, 3, generator=generator) * spread)
+        for _ in range(400)
+    ]
+    for name in ("alpha", "minimum", "maximum", "share"):
+        values = torch.tensor([getattr(r, name) for r in results])
+        error = "error" if name == "alpha" else f"{name}_error"
+        claimed = torch.tensor([getattr(r, error) for r in results]).mean()
+        # the spread of a standard deviation from 400 repeats is 1 / sqrt(800), and kurtosis
+        assert float(values.std() / claimed) == pytest.approx(1.0, abs=4 / math.sqrt(800))
+
+
+def test_geometry_errors_match_the_spread_over_fresh_networks():
+    x = torch.randn(300, 3, 3, 3, generator=torch.Generator().manual_seed(1))
+    family = sads.family("cnn", (3, 3, 3), channels=8, depth=1)
+    results = [
+        sads.alignment(sads.estimate_geometry(family, 256, seed=s, estimator="outer-product"), x)
+        for s in range(60)
+    ]
+    values = torch.tensor([r.alpha for r in results])
+    claimed = torch.tensor([r.geometry_error for r in results]).square().mean().sqrt()
+    assert float(values.std() / claimed) == pytest.approx(1.0, abs=4 / math.sqrt(120))
+
+
+def test_save_and_load(tmp_path):
+    geometry, x = made([3.0, 2.0, 1.0], groups=2), samples([4.0, 3.0, 2.0, 1.0, 0.5, 0.2])
+    for kind in ("min", "max", "identity"):
+        rotation = sads.rotation(geometry, x, kind)
+        loaded = sads.load_rotation(rotation.save(tmp_path / "w.safetensors"))
+        assert torch.equal(loaded.apply(x), rotation.apply(x))
+        assert (loaded.kind, loaded.shape, loaded.alpha) == (kind, (2, 3), rotation.alpha)
+        assert loaded.provenance["data"]["num_samples"] == 50
+        assert loaded.provenance["geometry"]["family"]["name"] == "made"
+
+
+def test_damaged_rotation_files_are_refused(tmp_path):
+    path = tmp_path / "w.safetensors"
+    with pytest.raises(RotationFileError, match="no file"):
+        sads.load_rotation(path)
+    path.write_bytes(b"nothing")
+    with pytest.raises(RotationFileError, match="cannot be read"):
+        sads.load_rotation(path)
+    geometry = made([1.0, 2.0])
+    geometry.save(path)
+    with pytest.raises(RotationFileError, match="not a rotation"):
+        sads.load_rotation(path)
+
+
+def test_refusals():
+    geometry = made([2.0, 1.0])
+    with pytest.raises(InvalidArgumentError, match="samples of 2 numbers"):
+        sads.alignment(geometry, torch.ones(5, 3))
+    with pytest.raises(InvalidArgumentError, match="NaN"):
+        sads.alignment(geometry, torch.tensor([[1.0, math.nan]]))
+    with pytest.raises(InvalidArgumentError, match="floating point"):
+        sads.alignment(geometry, torch.ones(5, 2, dtype=torch.uint8))
+    with pytest.raises(InvalidArgumentError, match="choose one of min"):
+        sads.rotation(geometry, torch.ones(5, 2), "best")
+    with pytest.raises(UndefinedGeometryError, match="geometry is 0"):
+        sads.alignment(made([0.0, 0.0]), torch.ones(5, 2))
+
+
+def test_large_data_are_read_in_chunks_without_a_dense_geometry(monkeypatch):
+    monkeypatch.setattr(
+        sys.modules["sads.alignment"], "CHUNK_BYTES", 8 * 48 * 7
+    )  # 7 samples at a time
+    monkeypatch.setattr(Lift, "dense", None)  # any use of it fails
+    geometry = made([4.0, 3.0, 2.0, 1.0] * 4, groups=3)
+    x = torch.randn(101, 48, generator=torch.Generator().manual_seed(0))
+    rotation = sads.rotation(geometry, x, "min")
+    again = sads.alignment(geometry, rotation.apply(x.double()))
+    assert again.alpha == pytest.approx(rotation.alpha, rel=1e-8)
+    assert again.share == pytest.approx(0.0, abs=1e-10)

@@ -1,0 +1,124 @@
+"""`sads theory ...` as a user runs it: pictures, JSON, and one line with status 2."""
+
+import json
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+import sads
+from sads.cli import main
+
+
+@pytest.fixture(autouse=True, scope="module")
+def one_thread():
+    """Small tensors: sharing them among threads takes several times as long."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+@pytest.fixture
+def run(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+
+    def call(*arguments: str) -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "argv", ["sads", "theory", *arguments])
+        with pytest.raises(SystemExit) as stop:
+            main()
+        captured = capsys.readouterr()
+        return int(stop.value.code or 0), captured.out, captured.err
+
+    return call
+
+
+COMMANDS = {
+    "theorem1": ["--steps", "50", "--runs", "20"],
+    "theorem2": ["mlp", "--shape", "1x4x4", "--networks", "32"],
+    "propositions": ["cnn", "--shape", "2x3x3", "--networks", "64"],
+    "markov": ["--networks", "64"],
+    "symmetry": ["--networks", "2"],
+    "adaptive": ["cnn", "--shape", "1x8x8", "--networks", "32"],
+}
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_command_writes_a_picture_and_prints_json(run, tmp_path, command):
+    status, out, _ = run(command, *COMMANDS[command], "--out", "results", "--json")
+    assert status == 0
+    summary = json.loads(out)
+    assert json.loads((tmp_path / "results" / f"{command}.json").read_text()) == summary
+    with Image.open(tmp_path / "results" / f"{command}.png") as image:
+        assert min(image.size) > 300
+        assert np.asarray(image.convert("L")).std() > 5
+
+
+@pytest.mark.parametrize("command", [*COMMANDS, "predict"])
+def test_help_has_an_example(run, command):
+    status, out, _ = run(command, "--help")
+    assert status == 0
+    assert f"sads theory {command}" in out
+
+
+def test_predict_writes_a_picture(run, tmp_path):
+    status, out, _ = run("predict", "cnn", "--shape", "1x8x8", "--networks", "32", "--json")
+    assert status == 0
+    assert set(json.loads(out)["energies"]) == {"canonical", "dct", "dst", "hadamard", "haar"}
+    assert (tmp_path / "out" / "predict" / "predict.png").stat().st_size > 10_000
+
+
+def test_tables_are_printed(run):
+    status, out, _ = run("theorem1", "--steps", "20", "--runs", "10")
+    assert status == 0
+    assert "u_5" in out
+    status, out, _ = run("theorem2", "mlp", "--shape", "1x4x4", "--networks", "32", "--save")
+    assert status == 0
+    assert "share" in out
+    assert sads.load_rotation("out/theorem2/rotation-min.safetensors").kind == "min"
+
+
+@pytest.fixture
+def files(tmp_path):
+    rng = np.random.default_rng(0)
+    np.savez(tmp_path / "small.npz", images=rng.integers(0, 255, (5, 1, 8, 8), dtype=np.uint8))
+    geometry = sads.estimate_geometry(sads.family("cnn", (1, 4, 4)), 32)
+    geometry.save(tmp_path / "good.safetensors")
+    zero = type(geometry)(
+        torch.zeros_like(geometry.factors), geometry.counts, geometry.lift, geometry.shape,
+        geometry.provenance,
+    )  # fmt: skip
+    zero.save(tmp_path / "zero.safetensors")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        (["theorem2", "good.safetensors", "--images", "small.npz"], "give --shape 1x8x8"),
+        (["theorem2", "zero.safetensors"], "the geometry is 0"),
+        (["propositions", "zero.safetensors"], "the geometry is 0"),
+        (["theorem2", "missing.safetensors"], "there is no file"),
+        (["theorem1", "--eigenvalues", "1,0"], "above 0"),
+        (["theorem1", "--eigenvalues", "one"], "not a list of numbers"),
+        (["theorem1", "--learning-rate", "2"], "diverges"),
+        (["theorem1", "--sigma", "0"], "sigma must be positive"),
+        (["markov", "--threshold", "-1"], "threshold"),
+        (["symmetry", "--level", "5000", "--networks", "1"], "level from 0 to 999"),
+        (["adaptive", "cnn", "--image", "none.npz"], "none.npz"),
+        (["adaptive", "cnn", "--shape", "1x8"], "give --shape CxHxW"),
+        (["theorem9"], "try --help"),
+    ],
+)
+def test_mistakes_are_one_line_and_status_2(run, files, arguments, expected):
+    status, _, err = run(*arguments)
+    assert status == 2
+    assert expected in err
+    assert len(err.strip().splitlines()) == 1
+
+
+def test_commands_start_without_matplotlib():
+    code = "import sys, sads.cli; sys.exit('matplotlib' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
