@@ -350,7 +350,7 @@ def _profile(network: Landscape, point: Tensor, v: Tensor, distances: Tensor) ->
 )
 def symmetry(
     shape: Shape = None,
-    networks: Networks = 128,
+    networks: Networks = 64,
     level: Annotated[int, typer.Option(help="Noise level, counted from 0.")] = 500,
     option: Options = None,
     seed: Seed = 0,
