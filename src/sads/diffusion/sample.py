@@ -21,6 +21,7 @@ Denoise = Callable[[Tensor, int], Tensor]
 Sampler = Callable[[Schedule, list[int], Tensor, Denoise, Callable[[], Tensor]], Iterator[Tensor]]
 Progress = Callable[[int, int, float], None]  # steps so far, steps in all, share done
 
+BATCH_SIZE = 500
 BLOCK = 50  # samples that share a random stream, so that results do not depend on the batch size
 
 
@@ -116,7 +117,7 @@ def sample(
     steps: int = 1000,
     sampler: str = "ddpm",
     seed: int = 0,
-    batch_size: int = 500,
+    batch_size: int = BATCH_SIZE,
     device: str | torch.device = "cpu",
     compile: bool | None = None,
     progress: Progress | None = None,

@@ -109,6 +109,11 @@ def train(
     path = None if checkpoint is None else Path(checkpoint)
     if path is not None and path.exists():
         load_checkpoint(state, path, identity)
+        if state.iteration > iterations:
+            raise CheckpointError(
+                f"{path} has {state.iteration:,} updates, more than the {iterations:,} asked for; "
+                "ask for more, or choose another folder"
+            )
     forward = fast_forward(state.network, family, 3.0 * iterations * batch_size, compile)
     for loss in training_steps(state, forward, family, x, options):
         done = state.iteration
@@ -124,11 +129,7 @@ def train(
         "num_samples": len(x),
         "seconds": time.perf_counter() - started,
         "compiled": forward is not state.network,
-        "versions": {
-            "sads": version("sads"),
-            "torch": torch.__version__,
-            "python": platform.python_version(),
-        },
+        "versions": versions(),
     }
     return ScoreModel(family, state.network.eval(), torch.tensor(state.losses), provenance)
 
@@ -254,6 +255,14 @@ def check_data(family: ScoreFamily, x: Tensor, batch_size: int) -> None:
         raise DataError("the data has NaN or infinite entries; clean it before training")
     if not (x != x[:1]).any():
         raise DataError("the data is constant: all samples are equal, there is nothing to learn")
+
+
+def versions() -> dict[str, str]:
+    return {
+        "sads": version("sads"),
+        "torch": torch.__version__,
+        "python": platform.python_version(),
+    }
 
 
 def digest(x: Tensor) -> str:
