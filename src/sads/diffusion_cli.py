@@ -147,9 +147,9 @@ def train(
         "option_sources": sources,
         "versions": versions(),
     }
-    write_json(out / "run.json", run)
     try:
         with progress_bar("updates", "loss {:.4g}", quiet=as_json) as progress, shown_warnings():
+            update = at_first(lambda: write_json(out / "run.json", run), progress)
             model = sads.train(
                 score_family,
                 dataset.samples,
@@ -157,7 +157,7 @@ def train(
                 checkpoint=out / "checkpoint.safetensors",
                 checkpoint_every=checkpoint_every,
                 device=device,
-                progress=progress,
+                progress=update,
             )
     except DivergedError:
         write_json(out / "run.json", {**run, "status": "diverged"})
@@ -174,6 +174,19 @@ def train(
         print(json.dumps(summary, indent=2))
     else:
         print_run(model, summary)
+
+
+def at_first(action: Callable[[], object], progress: Update | None) -> Update:
+    """`progress`, with an action before its first call: a run that is refused leaves no trace."""
+    waiting = [action]
+
+    def update(done: int, total: int, number: float) -> None:
+        if waiting:
+            waiting.pop()()
+        if progress:
+            progress(done, total, number)
+
+    return update
 
 
 def check_new(folder: Path, resume: bool) -> None:

@@ -48,6 +48,7 @@ def read_data(
     """
     if num_samples < 1:
         raise InvalidArgumentError(f"the number of samples must be at least 1, got {num_samples}")
+    _check_seed(seed)
     kind, separator, rest = text.partition(":")
     if kind in ("rank-one", "sphere") and separator:
         source, _, which = rest.rpartition(":")
@@ -63,6 +64,7 @@ def read_data(
 
 def fresh_seed(seed: int) -> int:
     """A seed for test samples, so that no seed draws the training samples again."""
+    _check_seed(seed)
     return int.from_bytes(hashlib.sha256(f"test,{seed}".encode()).digest()[:8], "little")
 
 
@@ -139,6 +141,11 @@ def _certificate(directions: Directions, index: int) -> str:
     if cluster is None:
         return f"{text}, angle ± {float(directions.angle_errors[index]):.2g} rad"
     return f"{text}, one of a cluster of {len(cluster)}"
+
+
+def _check_seed(seed: int) -> None:
+    if seed < 0:
+        raise InvalidArgumentError(f"the seed cannot be negative, got {seed}")
 
 
 def _format(shape: tuple[int, ...]) -> str:

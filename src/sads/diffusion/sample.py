@@ -15,6 +15,7 @@ from torch import Tensor
 from sads.diffusion.model import ScoreModel, noise_from_output
 from sads.diffusion.speed import arrange, arrange_network, fast_forward
 from sads.errors import InvalidArgumentError
+from sads.geometry.estimate import usable_device
 from sads.schedule import Schedule
 
 Denoise = Callable[[Tensor, int], Tensor]
@@ -133,7 +134,7 @@ def sample(
     """
     schedule = model.family.schedule
     _check(num_samples, steps, sampler, schedule, batch_size, seed)
-    device = torch.device(device)
+    device = usable_device(device)
     network = arrange_network(model.network.to(device).eval())
     forward = fast_forward(network, model.family, num_samples * steps, compile)
     levels = spread_levels(schedule.num_levels, steps)

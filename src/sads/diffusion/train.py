@@ -25,6 +25,7 @@ from sads.diffusion.speed import arrange, arrange_network, fast_forward
 from sads.errors import CheckpointError, DataError, DivergedError, InvalidArgumentError
 from sads.family import ScoreFamily
 from sads.files import replacing
+from sads.geometry.estimate import usable_device
 
 FORMAT = "sads-checkpoint"
 
@@ -100,7 +101,7 @@ def train(
     )
     check_data(family, x, batch_size)
     started = time.perf_counter()
-    state = new_state(family, options, torch.device(device))
+    state = new_state(family, options, usable_device(device))
     identity = {
         "family": family.describe(),
         "options": {k: v for k, v in asdict(options).items() if k != "iterations"},
