@@ -21,7 +21,7 @@ from torch import Tensor
 import sads
 from sads.data.readers import read_numpy
 from sads.data.source import DataSet, fresh_seed, read_data
-from sads.diffusion.sample import BATCH_SIZE, SAMPLERS
+from sads.diffusion.sample import SAMPLERS
 from sads.diffusion.train import TrainingOptions, check_data, versions
 from sads.errors import CheckpointError, DataError, DivergedError, OutputError
 from sads.family import ScoreFamily, training_preset
@@ -263,8 +263,8 @@ def sample(
     sampler: Annotated[str, typer.Option(help=f"One of {', '.join(SAMPLERS)}.")] = "ddpm",
     seed: Annotated[int, typer.Option(help="Seed of all random numbers.")] = 0,
     batch_size: Annotated[
-        int, typer.Option(help="Samples at a time; does not change the result.")
-    ] = BATCH_SIZE,
+        int | None, typer.Option(help="Samples at a time; does not change the result.")
+    ] = None,
     factory: Annotated[
         str | None,
         typer.Option("--family", help="FILE.py:FUNCTION that built the network, if it is yours."),
