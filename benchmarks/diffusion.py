@@ -5,10 +5,10 @@
 
 Plain: an eager network with contiguous (NCHW) memory, all threads on one batch of 250; for
 training the usual loop with `torch.optim.Adam`. `sads`: what `sads.train` and `sads.sample` do for
-long runs. The two take turns, so that a busy machine slows both; printed are medians over
-rounds and the best, and the median of the ratio in each round with its quartiles. Compiling comes first and is
-timed on its own. FLOP/s count the convolutions and matrix products (a backward pass as two forward
-ones) and are also given as a share of the machine's matrix product, measured in every round.
+long runs. The two take turns, so that a busy machine slows both; printed are medians over rounds
+and the best, and the median of the ratio in each round with its quartiles. Compiling comes first
+and is timed on its own. FLOP/s count the convolutions and matrix products (a backward pass as two
+forward ones) and are also given as a share of the machine's matrix product, measured each round.
 """
 
 import argparse
