@@ -135,7 +135,7 @@ def sample(
             `"langevin"`.
         batch_size: samples at a time, rounded up to a multiple of 50; does not change the result.
             By default few of a large network and many of a small one. On the CPU every core works
-            at a batch of its own, which is faster than sharing the layers of one among them.
+            at a batch of its own, so that none waits for another after every layer.
         progress: called with network evaluations so far, in all, and the share done.
     """
     _check(num_samples, steps, sampler, model.family.schedule, batch_size, seed)

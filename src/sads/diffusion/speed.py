@@ -1,8 +1,8 @@
 """The fast way to run a network, where it helps.
 
 Training: `channels_last` memory and `torch.compile`. Sampling: a batch of its own for every core,
-and `torch.compile` with the weights frozen into the layout that the convolutions want; there
-`channels_last` is slower. See `benchmarks/diffusion.py`.
+and `torch.compile` with the weights frozen into the layout that the convolutions want. What this
+gains is measured by `benchmarks/diffusion.py`.
 """
 
 import warnings
