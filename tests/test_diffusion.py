@@ -148,6 +148,42 @@ def test_samples_do_not_depend_on_the_batch_size() -> None:
     assert not torch.allclose(a, sads.sample(model, 130, steps=5, seed=5))
 
 
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")  # torch.compile's own
+def test_threads_and_compiling_change_nothing_but_rounding() -> None:
+    model = ScoreModel(_tiny(), _tiny().build())
+    num_threads = torch.get_num_threads()
+    try:
+        torch.set_num_threads(1)
+        expected = sads.sample(model, 130, steps=5, seed=4)
+        torch.set_num_threads(2)
+        counts: list[int] = []
+        y = sads.sample(
+            model, 130, steps=5, seed=4, batch_size=50, compile=True,
+            progress=lambda done, total, share: counts.append(done),
+        )  # fmt: skip
+        assert torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(num_threads)
+    assert torch.allclose(y, expected, atol=1e-4)
+    assert sorted(counts) == list(range(1, 16))
+
+
+def test_a_network_that_fails_in_a_thread_fails_the_call() -> None:
+    class Broken(nn.Module):
+        def forward(self, x: Tensor, t: Tensor) -> Tensor:
+            raise RuntimeError("broken")
+
+    num_threads = torch.get_num_threads()
+    try:
+        torch.set_num_threads(2)
+        with pytest.raises(RuntimeError, match="broken"):
+            sads.sample(ScoreModel(_tiny(), Broken()), 150, steps=5, batch_size=50)
+        assert torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(num_threads)
+
+
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [

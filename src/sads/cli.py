@@ -18,6 +18,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 import sads
+from sads.diffusion_cli import app as diffusion_app
 from sads.directions import EQUAL
 from sads.errors import InvalidArgumentError, SadsError
 from sads.family import PRESETS, ScoreFamily
@@ -36,6 +37,7 @@ app = typer.Typer(
     epilog="Start with `sads geometry iddpm --shape 1x16x16`.",
 )
 app.add_typer(theory_app)
+app.add_typer(diffusion_app)
 # The base of all usage errors; typer carries a click of its own, so it is reached from here.
 ClickException: type[Exception] = typer.BadParameter.__mro__[2]
 console = Console()
@@ -78,13 +80,14 @@ def families(
     """List the families of networks that sads knows, with the presets of the paper's Table 1."""
     rows: list[dict[str, Any]] = []
     for preset in PRESETS:
-        family = sads.family(preset.name, preset.shape)
+        family = sads.family(preset.name, preset.shape, **preset.options)
         rows.append(
             {
                 "family": preset.name,
                 "shape": format_shape(preset.shape),
                 "parameters": sum(p.numel() for p in family.build().parameters()),
                 "options": dict(preset.options),
+                "training": dict(preset.training),
                 "source": preset.source,
             }
         )
@@ -96,7 +99,10 @@ def families(
         table.add_column(name, justify="right" if name == "parameters" else "left")
     for row in rows:
         options = ", ".join(f"{k}={_plain(v)}" for k, v in row["options"].items())
-        table.add_row(row["family"], row["shape"], f"{row['parameters']:,}", options, row["source"])
+        training = "{iterations:,} x {batch_size:,} at {learning_rate:g}".format(**row["training"])
+        table.add_row(
+            row["family"], row["shape"], f"{row['parameters']:,}", options, training, row["source"]
+        )
     console.print(table)
     console.print(
         "\nAny shape and option may be given: sads geometry iddpm --shape 1x32x32 -o depth=2\n"

@@ -30,17 +30,40 @@ class Preset:
     shape: tuple[int, ...]
     options: Mapping[str, Any]
     source: str
+    training: Mapping[str, Any]  # iterations, batch_size, learning_rate
+    data: str = "any"  # "sphere" for the column that is about spheres only
 
 
+_RANK_ONE = {"iterations": 2_000, "batch_size": 1_000, "learning_rate": 1e-4}
+_IMAGES = {"iterations": 100_000, "batch_size": 500, "learning_rate": 1e-3}
 PRESETS = (
-    Preset("iddpm", (1, 16, 16), {"channel_mults": (1, 1), "depth": 1}, "Table 1, rank-one data"),
-    Preset("iddpm", (1, 28, 28), {"channel_mults": (1, 1), "depth": 2}, "Table 1, MNIST"),
-    Preset("iddpm", (1, 56, 56), {"channel_mults": (1, 1, 1), "depth": 2}, "Table 1, CelebA-HQ"),
-    Preset("iddpm", (3, 32, 32), {"channel_mults": (1, 1, 1), "depth": 2}, "Table 1, CIFAR-10"),
-    Preset("dit", (1, 16, 16), {"patch_size": 2}, "Table 1, rank-one data and spheres"),
-    Preset("mlp", (1, 16, 16), {"width": 256, "depth": 3}, "Proposition 1"),
-    Preset("cnn", (1, 16, 16), {"channels": 32, "depth": 3}, "Proposition 2"),
-)
+    Preset(
+        "iddpm", (1, 16, 16), {"channel_mults": (1, 1), "depth": 1},
+        "Table 1, rank-one data", _RANK_ONE,
+    ),
+    Preset(
+        "iddpm", (1, 28, 28), {"channel_mults": (1, 1), "depth": 2}, "Table 1, MNIST", _IMAGES
+    ),
+    Preset(
+        "iddpm", (1, 56, 56), {"channel_mults": (1, 1, 1), "depth": 2},
+        "Table 1, CelebA-HQ", _IMAGES,
+    ),
+    Preset(
+        "iddpm", (3, 32, 32), {"channel_mults": (1, 1, 1), "depth": 2},
+        "Table 1, CIFAR-10", {**_IMAGES, "iterations": 200_000},
+    ),
+    Preset("dit", (1, 16, 16), {"patch_size": 2}, "Table 1, rank-one data", _RANK_ONE),
+    Preset(
+        "dit", (1, 16, 16), {"patch_size": 4},
+        "Table 1, rank-one data, DiT/4", {**_RANK_ONE, "iterations": 4_000},
+    ),
+    Preset(
+        "dit", (1, 16, 16), {"patch_size": 2},
+        "Table 1, spheres", {**_RANK_ONE, "iterations": 10_000}, data="sphere",
+    ),
+    Preset("mlp", (1, 16, 16), {"width": 256, "depth": 3}, "Proposition 1", _RANK_ONE),
+    Preset("cnn", (1, 16, 16), {"channels": 32, "depth": 3}, "Proposition 2", _RANK_ONE),
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -166,6 +189,23 @@ def family(
             f"{name} cannot be built for shape {'x'.join(map(str, shape))} with {options}: {error}"
         ) from error
     return result
+
+
+def training_preset(score_family: ScoreFamily, data: str) -> Preset:
+    """The column of Table 1 that says how to train a family on a kind of data.
+
+    Of the columns of this family and shape, the one with the same options, or else for this kind
+    of data (`"sphere"`); for another shape the family's first column, for your own networks the
+    first of all.
+    """
+    named = [p for p in PRESETS if p.name == score_family.name] or list(PRESETS)
+    fitting = [p for p in named if p.shape == score_family.shape and p.data in ("any", data)]
+
+    def fit(preset: Preset) -> tuple[bool, bool]:
+        same = all(score_family.options.get(k) == v for k, v in preset.options.items())
+        return same, preset.data == data
+
+    return max(fitting or named[:1], key=fit)
 
 
 def _custom_family(

@@ -1,4 +1,4 @@
-"""Pictures of geometries and their directions."""
+"""Pictures of geometries, their directions, and of training runs."""
 
 import matplotlib
 
@@ -187,6 +187,59 @@ def _mark_scales(axes: Axes, basis: Basis) -> None:
     axes.vlines(x + 0.5, y - 0.5, y + 0.5, color="white", lw=0.6)
     y, x = np.nonzero(np.diff(picture, axis=0))
     axes.hlines(y + 0.5, x - 0.5, x + 0.5, color="white", lw=0.6)
+
+
+def plot_losses(losses: Tensor, title: str) -> Figure:
+    """The loss of every update, and its mean over a hundredth of the run."""
+    values = losses.double().numpy()
+    updates = np.arange(1, len(values) + 1)
+    window = max(1, len(values) // 100)
+    count = len(values) // window * window
+    means, centres = (a[:count].reshape(-1, window).mean(axis=1) for a in (values, updates))
+    with plt.rc_context(STYLE):
+        figure, axes = plt.subplots(figsize=(6, 3.2), layout="constrained")
+        axes.plot(updates, values, color=GREY, lw=0.5)
+        axes.plot(centres, means, color=BLUE, lw=1.4, marker="o" if len(means) == 1 else None)
+        axes.set(xlabel="update", ylabel="loss", title=title, yscale="log")
+        axes.set_xlim(0.5, len(values) + 0.5)
+        axes.text(0.99, 0.93, f"mean of {window:,}" if window > 1 else "every update",
+                  transform=axes.transAxes, ha="right", color=BLUE)  # fmt: skip
+    return figure
+
+
+GRID = (6, 12)  # rows and columns of samples, at most
+
+
+def plot_samples(samples: Tensor, title: str) -> Figure:
+    """A grid of samples on one scale of values, which is shown; lines if they are 1-D."""
+    rows = min(GRID[0], int(np.ceil(len(samples) / GRID[1])))
+    columns = min(GRID[1], len(samples))
+    shown = samples[: rows * columns]
+    limit = max(1.0, float(shown.abs().flatten().quantile(0.995)))  # 1 is white, as in the data
+    image = None
+    with plt.rc_context(STYLE):
+        figure, grid = plt.subplots(
+            rows, columns, figsize=(0.62 * columns + 0.9, 0.62 * rows + 0.5), squeeze=False,
+            gridspec_kw={"wspace": 0.06, "hspace": 0.06, "left": 0.02, "right": 0.9,
+                         "bottom": 0.03, "top": 1 - 0.42 / (0.62 * rows + 0.5)},
+        )  # fmt: skip
+        for axes, sample in zip(grid.flat, shown, strict=False):
+            if sample.ndim == 3 and len(sample) == 3:
+                axes.imshow((0.5 + sample / limit / 2).clamp(0, 1).permute(1, 2, 0).numpy())
+            elif sample.ndim == 3:
+                image = axes.imshow(sample[0].numpy(), cmap="gray", vmin=-limit, vmax=limit)
+            else:
+                axes.plot(sample.reshape(len(sample), -1).T.numpy(), lw=0.7, color=BLUE)
+                axes.set_ylim(-1.1 * limit, 1.1 * limit)
+            _bare(axes)
+        for axes in list(grid.flat)[len(shown) :]:
+            axes.set_axis_off()
+        if image is not None:
+            bar = figure.colorbar(image, ax=grid, fraction=0.03, pad=0.02, aspect=8 + 4 * rows)
+            bar.outline.set_visible(False)
+            bar.ax.tick_params(labelsize=7, length=2)
+        figure.suptitle(title, fontsize=9, y=0.995)
+    return figure
 
 
 def show_vector(axes: Axes, vector: Tensor) -> None:

@@ -168,12 +168,12 @@ def _check_shapes(images: list[Tensor], names: list[str], shape: tuple[int, ...]
             raise DataError(
                 f"images of different shapes: {names[0]} is {_format(first)}, {name} is "
                 f"{_format(tuple(block.shape[1:]))}; resize them with size= and recolour them with "
-                "channels="
+                "channels=, or both with --resize"
             )
     if shape is not None and first != tuple(shape):
         raise DataError(
             f"the images are {_format(first)}, expected {_format(tuple(shape))}: resize them with "
-            "size=, recolour them with channels=, or change the expected shape"
+            "size=, recolour them with channels= (both: --resize), or change the shape"
         )
 
 

@@ -13,7 +13,7 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from sads.errors import CheckpointError
-from sads.family import ARCHITECTURES, ScoreFamily, family
+from sads.family import ARCHITECTURES, Factory, ScoreFamily, family
 from sads.files import replacing
 from sads.schedule import Schedule
 
@@ -45,15 +45,18 @@ class ScoreModel:
         return Path(path)
 
 
-def load_model(path: str | os.PathLike[str], score_family: ScoreFamily | None = None) -> ScoreModel:
+def load_model(
+    path: str | os.PathLike[str], score_family: ScoreFamily | Factory | None = None
+) -> ScoreModel:
     """Read a model that `ScoreModel.save` or a training run wrote.
 
     A model of a family that sads knows by name is rebuilt from its options; for your own networks
-    pass the family.
+    pass the family, or the function that builds them.
     """
     tensors, metadata = read_tensors(path, FORMAT)
     described = json.loads(metadata["family"])
-    score_family = score_family or family_from_description(described, path)
+    if not isinstance(score_family, ScoreFamily):
+        score_family = family_from_description(described, path, score_family)
     if score_family.describe() != described:
         raise CheckpointError(
             f"{path} holds a model of {described}, not of {score_family.describe()}; "
@@ -74,16 +77,16 @@ def load_model(path: str | os.PathLike[str], score_family: ScoreFamily | None = 
 
 
 def family_from_description(
-    described: Mapping[str, Any], path: str | os.PathLike[str]
+    described: Mapping[str, Any], path: str | os.PathLike[str], factory: Factory | None = None
 ) -> ScoreFamily:
-    if described["name"] not in ARCHITECTURES:
+    if factory is None and described["name"] not in ARCHITECTURES:
         raise CheckpointError(
             f"{path} holds a model of {described['name']!r}, which sads does not know by name; "
             "pass the family that builds it"
         )
     options = {k: tuple(v) if isinstance(v, list) else v for k, v in described["options"].items()}
     return family(
-        described["name"],
+        factory or described["name"],
         tuple(described["shape"]),
         prediction=described["prediction"],
         schedule=Schedule(**described["schedule"]),

@@ -6,21 +6,27 @@ prediction of the noise in `x`; `noise()` draws Gaussian noise like `x`.
 """
 
 import hashlib
+import itertools
 import math
+import threading
 from collections.abc import Callable, Iterator
 
 import torch
 from torch import Tensor
 
 from sads.diffusion.model import ScoreModel, noise_from_output
-from sads.diffusion.speed import arrange, arrange_network, fast_forward
+from sads.diffusion.speed import count_flops, fast_inference, one_thread_each
 from sads.errors import InvalidArgumentError
+from sads.family import ScoreFamily
+from sads.geometry.estimate import usable_device
 from sads.schedule import Schedule
 
 Denoise = Callable[[Tensor, int], Tensor]
 Sampler = Callable[[Schedule, list[int], Tensor, Denoise, Callable[[], Tensor]], Iterator[Tensor]]
 Progress = Callable[[int, int, float], None]  # steps so far, steps in all, share done
 
+BATCH_FLOPS = 3e9  # of a batch on one core: 50 samples of the paper's iDDPM, which suit its cache
+MAX_BATCH = 1000
 BLOCK = 50  # samples that share a random stream, so that results do not depend on the batch size
 
 
@@ -116,7 +122,7 @@ def sample(
     steps: int = 1000,
     sampler: str = "ddpm",
     seed: int = 0,
-    batch_size: int = 500,
+    batch_size: int | None = None,
     device: str | torch.device = "cpu",
     compile: bool | None = None,
     progress: Progress | None = None,
@@ -128,37 +134,60 @@ def sample(
         sampler: `"ddpm"` (the paper's), `"ddim"`, `"dpm-solver"` (good from 20 steps on) or
             `"langevin"`.
         batch_size: samples at a time, rounded up to a multiple of 50; does not change the result.
+            By default few of a large network and many of a small one. On the CPU every core works
+            at a batch of its own, so that none waits for another after every layer.
         progress: called with network evaluations so far, in all, and the share done.
     """
-    schedule = model.family.schedule
-    _check(num_samples, steps, sampler, schedule, batch_size, seed)
-    device = torch.device(device)
-    network = arrange_network(model.network.to(device).eval())
-    forward = fast_forward(network, model.family, num_samples * steps, compile)
-    levels = spread_levels(schedule.num_levels, steps)
-    size = BLOCK * math.ceil(min(batch_size, num_samples) / BLOCK)
-    total = math.ceil(num_samples / size) * steps
-    done, parts = 0, []
-    with torch.no_grad():
-        for start in range(0, num_samples, size):
-            blocks = range(start // BLOCK, (start + size) // BLOCK)
-            streams = [_generator(seed, block) for block in blocks]
+    _check(num_samples, steps, sampler, model.family.schedule, batch_size, seed)
+    device = usable_device(device)
+    size = batch_size or default_batch_size(model.family, device)
+    size = BLOCK * math.ceil(min(size, num_samples) / BLOCK)
+    starts = range(0, num_samples, size)
+    num_workers = min(torch.get_num_threads(), len(starts)) if device.type == "cpu" else 1
+    network = model.network.to(device).eval()
+    levels = spread_levels(model.family.schedule.num_levels, steps)
+    total = len(starts) * steps
+    steps_done = itertools.count(1)
+    stopped = threading.Event()
 
-            def noise(streams: list[torch.Generator] = streams) -> Tensor:
-                draws = [torch.randn(BLOCK, *model.family.shape, generator=g) for g in streams]
-                return torch.cat(draws).to(device)
+    def walk(start: int) -> Tensor:
+        """One batch, from noise to samples."""
+        streams = [_generator(seed, b) for b in range(start // BLOCK, (start + size) // BLOCK)]
 
-            def denoise(x: Tensor, level: int) -> Tensor:
-                time = schedule.network_time(torch.tensor([level])).expand(len(x)).to(device)
-                return noise_from_output(model.family, forward(arrange(x), time), x, level)
+        def noise() -> Tensor:
+            draws = [torch.randn(BLOCK, *model.family.shape, generator=g) for g in streams]
+            return torch.cat(draws).to(device)
 
-            walk = SAMPLERS[sampler](schedule, levels, noise(), denoise, noise)
-            for state in walk:  # noqa: B007
-                done += 1
+        with torch.no_grad():
+            states = SAMPLERS[sampler](model.family.schedule, levels, noise(), denoise, noise)
+            for state in states:  # noqa: B007
+                done = next(steps_done)
                 if progress:
-                    progress(min(done, total), total, done / total)
-            parts.append(state.contiguous().cpu())
+                    progress(done, total, done / total)
+                if stopped.is_set():
+                    break
+        return state.contiguous().cpu()
+
+    def denoise(x: Tensor, level: int) -> Tensor:
+        time = model.family.schedule.network_time(torch.tensor([level])).expand(len(x)).to(device)
+        return noise_from_output(model.family, forward(x, time), x, level)
+
+    with one_thread_each(num_workers) as pool:
+        forward = fast_inference(network, model.family, num_samples * steps, size, compile)
+        if pool is None:
+            parts = [walk(start) for start in starts]
+        else:
+            try:
+                parts = list(pool.map(walk, starts))
+            finally:
+                stopped.set()  # if one batch fails, or on Ctrl-C, the others stop
     return torch.cat(parts)[:num_samples]
+
+
+def default_batch_size(family: ScoreFamily, device: torch.device) -> int:
+    if device.type != "cpu":
+        return MAX_BATCH
+    return min(MAX_BATCH, max(BLOCK, BLOCK * round(BATCH_FLOPS / count_flops(family) / BLOCK)))
 
 
 def spread_levels(num_levels: int, steps: int) -> list[int]:
@@ -182,9 +211,14 @@ def _generator(seed: int, block: int) -> torch.Generator:
 
 
 def _check(
-    num_samples: int, steps: int, sampler: str, schedule: Schedule, batch_size: int, seed: int
+    num_samples: int,
+    steps: int,
+    sampler: str,
+    schedule: Schedule,
+    batch_size: int | None,
+    seed: int,
 ) -> None:
-    if num_samples < 1 or batch_size < 1 or seed < 0:
+    if num_samples < 1 or (batch_size is not None and batch_size < 1) or seed < 0:
         raise InvalidArgumentError(
             f"num_samples and batch_size must be at least 1 and the seed not negative, "
             f"got {num_samples}, {batch_size} and {seed}"

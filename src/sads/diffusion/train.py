@@ -25,6 +25,7 @@ from sads.diffusion.speed import arrange, arrange_network, fast_forward
 from sads.errors import CheckpointError, DataError, DivergedError, InvalidArgumentError
 from sads.family import ScoreFamily
 from sads.files import replacing
+from sads.geometry.estimate import usable_device
 
 FORMAT = "sads-checkpoint"
 
@@ -100,7 +101,7 @@ def train(
     )
     check_data(family, x, batch_size)
     started = time.perf_counter()
-    state = new_state(family, options, torch.device(device))
+    state = new_state(family, options, usable_device(device))
     identity = {
         "family": family.describe(),
         "options": {k: v for k, v in asdict(options).items() if k != "iterations"},
@@ -109,6 +110,11 @@ def train(
     path = None if checkpoint is None else Path(checkpoint)
     if path is not None and path.exists():
         load_checkpoint(state, path, identity)
+        if state.iteration > iterations:
+            raise CheckpointError(
+                f"{path} has {state.iteration:,} updates, more than the {iterations:,} asked for; "
+                "ask for more, or choose another folder"
+            )
     forward = fast_forward(state.network, family, 3.0 * iterations * batch_size, compile)
     for loss in training_steps(state, forward, family, x, options):
         done = state.iteration
@@ -124,11 +130,7 @@ def train(
         "num_samples": len(x),
         "seconds": time.perf_counter() - started,
         "compiled": forward is not state.network,
-        "versions": {
-            "sads": version("sads"),
-            "torch": torch.__version__,
-            "python": platform.python_version(),
-        },
+        "versions": versions(),
     }
     return ScoreModel(family, state.network.eval(), torch.tensor(state.losses), provenance)
 
@@ -254,6 +256,14 @@ def check_data(family: ScoreFamily, x: Tensor, batch_size: int) -> None:
         raise DataError("the data has NaN or infinite entries; clean it before training")
     if not (x != x[:1]).any():
         raise DataError("the data is constant: all samples are equal, there is nothing to learn")
+
+
+def versions() -> dict[str, str]:
+    return {
+        "sads": version("sads"),
+        "torch": torch.__version__,
+        "python": platform.python_version(),
+    }
 
 
 def digest(x: Tensor) -> str:

@@ -95,7 +95,7 @@ def estimate_geometry(
     )  # fmt: skip
     started = time.perf_counter()
     probe = probe or ZeroProbe()
-    device = _usable_device(device)
+    device = usable_device(device)
     budget = max_networks if tolerance else num_networks or DEFAULT_NETWORKS
     with sdpa_kernel(SDPBackend.MATH):  # the kind of attention that vmap can batch
         sampling, facts = _choose_sampling(
@@ -293,7 +293,7 @@ def _settled(geometry: Geometry) -> bool:
     return all(cluster.reason != "unresolved" for cluster in clusters)
 
 
-def _usable_device(name: str | torch.device) -> torch.device:
+def usable_device(name: str | torch.device) -> torch.device:
     try:
         return torch.empty(0, device=name).device
     except (RuntimeError, AssertionError) as error:

@@ -1,0 +1,147 @@
+"""Training and sampling of the paper's 1x16x16 iDDPM against the plain eager loops, side by side.
+
+    python benchmarks/diffusion.py             # minutes, most of them compiling
+    python benchmarks/diffusion.py --rounds 20
+
+Plain: an eager network with contiguous (NCHW) memory, all threads on one batch of 250; for
+training the usual loop with `torch.optim.Adam`. `sads`: what `sads.train` and `sads.sample` do for
+long runs. The two take turns, so that a busy machine slows both; printed are medians over rounds
+and the best, and the median of the ratio in each round with its quartiles. Compiling comes first
+and is timed on its own. FLOP/s count the convolutions and matrix products (a backward pass as two
+forward ones) and are also given as a share of the machine's matrix product, measured each round.
+"""
+
+import argparse
+import math
+import statistics
+import time
+from collections.abc import Callable
+
+import torch
+from torch import nn
+
+import sads
+from sads.diffusion.sample import default_batch_size
+from sads.diffusion.speed import count_flops, fast_forward, fast_inference, one_thread_each
+from sads.diffusion.train import TrainingOptions, new_state, noised, training_steps
+
+BATCH = 250
+TARGET = 1.7
+
+
+def seconds(action: Callable[[], object]) -> float:
+    start = time.perf_counter()
+    action()
+    return time.perf_counter() - start
+
+
+def plain_training(family: sads.ScoreFamily, x: torch.Tensor) -> Callable[[], None]:
+    network = family.build().train()
+    optimiser = torch.optim.Adam(network.parameters(), lr=1e-4)
+
+    def step() -> None:
+        x_t, levels, noise = noised(family, x[torch.randperm(len(x))[:BATCH]], 0, 0)
+        loss = (network(x_t, family.schedule.network_time(levels)) - noise).square().mean()
+        optimiser.zero_grad()
+        loss.backward()
+        nn.utils.clip_grad_norm_(network.parameters(), 1.0)
+        optimiser.step()
+
+    return step
+
+
+def fast_training(family: sads.ScoreFamily, x: torch.Tensor) -> Callable[[], object]:
+    options = TrainingOptions(iterations=10**9, batch_size=BATCH)
+    state = new_state(family, options, torch.device("cpu"))
+    forward = fast_forward(state.network, family, math.inf, compile=True)
+    steps = training_steps(state, forward, family, x, options)
+    return lambda: next(steps)
+
+
+def compare(
+    what: str, rounds: int, num_flops: float, plain: Callable[[], float], fast: Callable[[], float]
+) -> None:
+    """Both return seconds per `num_flops`; they run once to warm up, then take turns."""
+    plain(), fast()
+    times = [(plain(), fast(), gemm_peak()) for _ in range(rounds)]
+    ratios = sorted(a / b for a, b, _ in times)
+    low, ratio, high = (ratios[round(q * (rounds - 1))] for q in (0.25, 0.5, 0.75))
+    print(f"\n{what}, {rounds} rounds")
+    for name, column in (("plain", 0), ("sads", 1)):
+        taken = statistics.median(row[column] for row in times)
+        share = statistics.median(num_flops / row[column] / row[2] for row in times)
+        rate = num_flops / taken / 1e9
+        best = min(row[column] for row in times)
+        print(
+            f"  {name:6s} {taken:7.3f} s (best {best:.3f})  {rate:5.0f} GFLOP/s  "
+            f"{share:4.0%} of the GEMM peak"
+        )
+    bound = statistics.median(row[0] * row[2] / num_flops for row in times)
+    best = min(row[0] for row in times) / min(row[1] for row in times)
+    print(
+        f"  ratio  {ratio:.2f} x  (quartiles {low:.2f} and {high:.2f}; of the best times "
+        f"{best:.2f}; target {TARGET} x)"
+    )
+    print(f"  a network that ran at the full GEMM peak would be {bound:.2f} x as fast as plain")
+
+
+def gemm_peak() -> float:
+    """FLOP/s of a large float32 matrix product now."""
+    a = torch.ones(1536, 1536)
+    return 2 * 1536**3 / min(seconds(lambda: a @ a) for _ in range(3))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--rounds", type=int, default=9)
+    rounds = parser.parse_args().rounds
+    torch.manual_seed(0)
+    family = sads.family("iddpm", (1, 16, 16))
+    flops = count_flops(family)
+    print(f"iDDPM 1x16x16, {flops / 1e6:.1f} MFLOP per sample, {torch.get_num_threads()} threads")
+
+    x = sads.rank_one(sads.basis("dct", family.shape).vectors[17], 10_000, seed=1)
+    plain, fast = plain_training(family, x), fast_training(family, x)
+    print(f"compiling for training: {seconds(fast):.0f} s", flush=True)
+    compare(
+        f"a training step at batch {BATCH}", rounds, 3 * flops * BATCH,
+        lambda: seconds(plain), lambda: seconds(fast),
+    )  # fmt: skip
+
+    network = family.build()
+    size = default_batch_size(family, torch.device("cpu"))
+    workers = torch.get_num_threads()
+    repeats = math.ceil(BATCH / (size * workers))
+    time_ = torch.full((BATCH,), 500.0)
+    noise = torch.randn(BATCH, *family.shape)
+    with one_thread_each(workers):
+        start = time.perf_counter()
+        forward = fast_inference(network, family, math.inf, size, compile=True)
+        print(f"\ncompiling for sampling: {time.perf_counter() - start:.0f} s", flush=True)
+
+    @torch.no_grad()
+    def several(_: int) -> None:
+        for _ in range(repeats):
+            forward(noise[:size], time_[:size])
+
+    def plain_sampling() -> float:
+        with torch.no_grad():
+            return seconds(lambda: network(noise, time_))
+
+    def fast_sampling() -> float:
+        with one_thread_each(workers) as pool:
+            run = (
+                (lambda: several(0))
+                if pool is None
+                else lambda: list(pool.map(several, range(workers)))
+            )
+            return seconds(run) * BATCH / (repeats * size * workers)
+
+    compare(
+        f"a sampling step of {BATCH} samples (sads: {workers} batches of {size} at a time)", rounds,
+        flops * BATCH, plain_sampling, fast_sampling,
+    )  # fmt: skip
+
+
+if __name__ == "__main__":
+    main()
