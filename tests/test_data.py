@@ -17,7 +17,7 @@ from PIL import Image
 from scipy.stats import beta, kstest
 
 import sads
-from sads.cli import read_images as read_probe_images
+from sads.commands.reading import read_images as read_probe_images
 from sads.data import readers
 from sads.errors import DataError, InvalidArgumentError
 

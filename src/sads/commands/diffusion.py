@@ -4,35 +4,38 @@ import json
 import shlex
 import sys
 import time
-import warnings
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
 import numpy as np
 import torch
 import typer
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 from torch import Tensor
 
 import sads
+from sads.commands.printing import (
+    AsJson,
+    Update,
+    console,
+    messages,
+    print_rows,
+    progress_bar,
+    shown_warnings,
+    working,
+)
+from sads.commands.reading import read_factory, read_family
 from sads.data.readers import read_numpy
 from sads.data.source import DataSet, fresh_seed, read_data
 from sads.diffusion.sample import SAMPLERS
 from sads.diffusion.train import TrainingOptions, check_data, versions
 from sads.errors import CheckpointError, DataError, DivergedError, OutputError
 from sads.family import ScoreFamily, training_preset
-from sads.files import check_folder, replacing, write_json
+from sads.files import check_folder, replacing, to_json, write_json
 
 app = typer.Typer(rich_markup_mode="markdown")
-console = Console()
-messages = Console(stderr=True)
 
-Update = Callable[[int, int, float], None]
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 DataArgument = Annotated[
     str,
     typer.Argument(
@@ -127,7 +130,6 @@ def train(
     `loss.png`. Ctrl-C keeps the last checkpoint; the same command with `--resume` continues it to
     the same weights.
     """
-    from sads.cli import read_family  # which imports this module
 
     check_new(out, resume)
     score_family = read_family(family, shape, option or [], prediction, schedule)
@@ -171,7 +173,7 @@ def train(
         raise typer.Exit(130) from None
     summary = write_run(model, out, run)
     if as_json:
-        print(json.dumps(summary, indent=2))
+        print(to_json(summary))
     else:
         print_run(model, summary)
 
@@ -280,7 +282,6 @@ def sample(
     Writes `samples.npz` (array `images`, float32, values as the model gives them), `samples.json`
     and `samples.png`. Read them with `sads.load_images("samples.npz", value_range=(-1, 1))`.
     """
-    from sads.cli import read_factory
 
     path = find_model(run)
     model = sads.load_model(path, None if factory is None else read_factory(factory))
@@ -317,7 +318,7 @@ def sample(
     summary["files"] = write_samples(y, folder, summary)
     write_json(folder / "samples.json", summary)
     if as_json:
-        print(json.dumps(summary, indent=2))
+        print(to_json(summary))
     else:
         print_rows(
             {
@@ -399,7 +400,7 @@ def evaluate(
     }
     written = write_json(path.parent / "evaluate.json", summary)
     if as_json:
-        print(json.dumps(summary, indent=2))
+        print(to_json(summary))
     else:
         print_distances(summary, written)
 
@@ -471,60 +472,5 @@ def print_distances(summary: dict[str, Any], written: Path) -> None:
     console.print(f"wrote {written}", highlight=False, soft_wrap=True)
 
 
-def print_rows(rows: Mapping[str, str], files: list[str]) -> None:
-    table = Table(box=None, show_header=False)
-    table.add_column(style="bold")
-    table.add_column(overflow="fold")
-    for name, value in rows.items():
-        table.add_row(name, value)
-    console.print(table)
-    for path in files:
-        console.print(f"wrote {path}", highlight=False, soft_wrap=True)
-
-
 def command_line() -> str:
     return shlex.join(["sads", *sys.argv[1:]])
-
-
-@contextmanager
-def shown_warnings() -> Iterator[None]:
-    """Warnings of ours as one line each, such as the reason for running uncompiled."""
-
-    def show(message: Warning | str, *_: object, **__: object) -> None:
-        messages.print(f"note: {message}", highlight=False, soft_wrap=True)
-
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        warnings.filterwarnings("always", module=r"sads\.")
-        warnings.showwarning = show
-        yield
-
-
-@contextmanager
-def progress_bar(unit: str, text: str, quiet: bool) -> Iterator[Update | None]:
-    """A bar on the terminal with the count and one number."""
-    if quiet or not messages.is_terminal:
-        yield None
-        return
-    columns = (
-        BarColumn(),
-        MofNCompleteColumn(),
-        TextColumn(unit + " · {task.fields[number]}"),
-        TimeRemainingColumn(),
-    )
-    with Progress(*columns, console=messages, transient=True) as bar:
-        task = bar.add_task(unit, total=None, number="…")
-
-        def update(done: int, total: int, number: float) -> None:
-            bar.update(task, completed=done, total=total, number=text.format(number))
-
-        yield update
-
-
-@contextmanager
-def working(what: str, quiet: bool) -> Iterator[None]:
-    if quiet or not messages.is_terminal:
-        yield
-        return
-    with messages.status(what):
-        yield

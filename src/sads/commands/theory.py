@@ -1,19 +1,19 @@
 """`sads theory ...`: the statements of the paper as commands. Parsing and printing only."""
 
-import json
 import math
 from pathlib import Path
 from typing import Annotated, Any
 
 import torch
 import typer
-from rich.console import Console
 from rich.table import Table
 from torch import Tensor
 
 import sads
+from sads.commands.printing import AsJson, console, print_rows, progress_bar
+from sads.commands.reading import format_shape, read_family, read_images
 from sads.errors import InvalidArgumentError
-from sads.files import check_folder, write_json
+from sads.files import check_folder, to_json, write_json
 from sads.theory import (
     Example,
     Landscape,
@@ -33,10 +33,8 @@ app = typer.Typer(
     rich_markup_mode="markdown",
     help="The paper's theorems, propositions and bounds, computed and drawn.",
 )
-console = Console()
 
 Out = Annotated[Path, typer.Option(help="Folder for the picture and the JSON.")]
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 Seed = Annotated[int, typer.Option(help="Seed of all random numbers.")]
 Source = Annotated[
     str,
@@ -165,7 +163,7 @@ def theorem2(
     picture = figures.plot_theorem2(result, report, shown, name)
     summary = {**vars(report), "data": name, "geometry": dict(result.provenance["family"])}
     if not as_json:
-        _table(
+        print_rows(
             {
                 "samples": f"{report.num_samples:,}",
                 "alpha": f"{report.alpha:.4g} ± {report.error:.2g}",
@@ -358,7 +356,6 @@ def symmetry(
     as_json: AsJson = False,
 ) -> None:
     """Figure 3: responses of a U-Net with symmetric kernels to a centred impulse."""
-    from sads.cli import read_family
     from sads.theory import figures
 
     check_folder(out)
@@ -404,14 +401,13 @@ def adaptive(
     as_json: AsJson = False,
 ) -> None:
     """Figure 9: the geometry along the forward process from one image."""
-    from sads.cli import progress_bar, read_family
     from sads.theory import figures
 
     check_folder(out)
     score_family = read_family(family, shape, option or [], "epsilon", "linear")
     images, name = read_data(image, score_family.shape, resize=True)
     picture_of = images[0]
-    with progress_bar("networks", quiet=as_json) as progress:
+    with progress_bar("networks", "error {:.1%}", quiet=as_json) as progress:
         geometry = sads.estimate_geometry(
             score_family, networks, seed=seed, progress=progress,
             probe=sads.probe("forward", images=picture_of[None]),
@@ -430,7 +426,7 @@ def adaptive(
         "image_energy_in_first_12": float((first @ along).square().sum()),
     }
     if not as_json:
-        _table(
+        print_rows(
             {
                 "networks": f"{geometry.num_networks:,}",
                 "first eigenvalues": ", ".join(f"{v:.4g}" for v in directions.values[:4].tolist()),
@@ -500,12 +496,11 @@ def read_geometry(
     estimator: str = "auto",
 ) -> sads.Geometry:
     """A geometry from a file, or estimated for a family."""
-    from sads.cli import progress_bar, read_family
 
     if source.endswith(".safetensors"):
         return sads.load_geometry(source)
     family = read_family(source, shape, option or [], "epsilon", "linear")
-    with progress_bar("networks", quiet=quiet) as progress:
+    with progress_bar("networks", "error {:.1%}", quiet=quiet) as progress:
         return sads.estimate_geometry(
             family, networks, seed=seed, estimator=estimator, progress=progress
         )
@@ -515,7 +510,6 @@ def read_data(
     text: str | None, shape: tuple[int, ...], *, resize: bool = False
 ) -> tuple[Tensor, str]:
     """Images (N, *shape) and their name; scikit-learn's digits, resized, if none are given."""
-    from sads.cli import format_shape, read_images
 
     if len(shape) != 3:
         raise InvalidArgumentError(
@@ -550,15 +544,6 @@ def _spread_steps(last: int) -> list[int]:
     return sorted({0, *(round(last ** (k / 60)) for k in range(61))})
 
 
-def _table(rows: dict[str, str]) -> None:
-    table = Table(box=None, show_header=False)
-    table.add_column(style="bold")
-    table.add_column(justify="right")
-    for name, value in rows.items():
-        table.add_row(name, value)
-    console.print(table)
-
-
 def _finish(
     out: Path,
     name: str,
@@ -575,7 +560,7 @@ def _finish(
     summary = {**summary, "files": files}
     write_json(out / f"{name}.json", summary)
     if as_json:
-        print(json.dumps(summary, indent=2))
+        print(to_json(summary))
         return
     if columns:
         table = Table(box=None, header_style="bold")
