@@ -59,6 +59,15 @@ def compare(networks: int, reference_networks: int) -> None:
     print(f"\nnetworks per second: {speed:.1f} x")
     print(f"error at {networks:,} networks: {accuracy:.0f} x smaller")
     print(f"time to equal error: {accuracy**2 * speed:,.0f} x")
+    weights = 1 / family.schedule.sigma**2
+    effective = float(weights.sum() ** 2 / (weights**2).sum() / len(weights))
+    expected = math.sqrt((family.dimension + 1) / (effective * networks))
+    ratio = (expected / errors["fast"]) ** 2 * speed
+    print(
+        "(the plain loop's error is one draw from a heavy tail; from Gaussian outputs and an "
+        f"effective\nsample size of {effective:.2%} one expects {expected:.2f}, "
+        f"and the ratio {ratio:,.0f} x)"
+    )
 
 
 def large(shape: tuple[int, ...], target: float) -> None:
