@@ -114,7 +114,8 @@ def find_directions(
     exact = int(counts.sum()) == 0
     mean = batch_mean(factors, counts)
     values, basis = torch.linalg.eigh(mean)
-    values, basis = values.flip(0).clamp(min=0), _fix_signs(basis.flip(1))
+    values, basis = values.flip(0), _fix_signs(basis.flip(1))
+    values = torch.where(values > EQUAL * values[0], values, 0.0)  # the rest is rounding
     variance = torch.zeros_like(mean) if exact else batch_variance(factors, counts, mean, basis)
 
     distance = values[:, None] - values  # (P, P)
