@@ -27,6 +27,7 @@ from sads.geometry.structure import Lift
 
 EQUAL = 1e-12  # eigenvalues this close, in units of the largest, are the same number
 
+MIN_BATCHES = 8  # below this, their spread says too little
 UNDETERMINED = 10.0  # squared angle, far beyond the quarter turn that means no information
 
 
@@ -117,6 +118,10 @@ def find_directions(
     values, basis = values.flip(0), _fix_signs(basis.flip(1))
     values = torch.where(values > EQUAL * values[0], values, 0.0)  # the rest is rounding
     variance = torch.zeros_like(mean) if exact else batch_variance(factors, counts, mean, basis)
+    unseen = values == 0
+    if not exact and unseen.any() and int(counts.sum()) < len(values):
+        # Fewer networks than directions: batches vanish where their mean does, whatever the truth.
+        variance[unseen], variance[:, unseen] = math.inf, math.inf
 
     distance = values[:, None] - values  # (P, P)
     same = distance.abs() <= EQUAL * values[0]
@@ -152,7 +157,7 @@ def find_directions(
                 "multiplicity"
                 if stop - start == 1
                 else "equal"
-                if math.isfinite(noise)
+                if noise <= 0.2 * float(values[inside].mean())
                 and spread <= max(2 * noise, float(EQUAL * values[0] * (stop - start)))
                 else "unresolved",
             )
@@ -182,10 +187,10 @@ def batch_variance(factors: Tensor, counts: Tensor, mean: Tensor, basis: Tensor)
     """`Var(u_i^T G u_j)` of the mean over batches, from their spread; `u` columns of the basis.
 
     With weights `w_k = n_k / n`, `sum_k w_k (w_k / (1 - w_k)) (M_k - M)^2` is unbiased up to
-    the inequality of the weights. Infinite if there are fewer than two batches.
+    the inequality of the weights. Infinite if there are too few batches to say.
     """
     used = counts > 0
-    if int(used.sum()) < 2:
+    if int(used.sum()) < MIN_BATCHES:
         return torch.full((basis.shape[1],) * 2, math.inf, dtype=mean.dtype)
     weights = counts.double() / counts.sum()
     center = basis.T @ mean @ basis

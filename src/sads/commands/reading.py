@@ -19,6 +19,11 @@ def read_family(
     name: str, shape: str | None, options: list[str], prediction: str, schedule: str
 ) -> ScoreFamily:
     overrides = dict(read_option(text) for text in options)
+    if reserved := {"name", "shape", "prediction", "schedule"} & set(overrides):
+        raise InvalidArgumentError(
+            f"{', '.join(sorted(reserved))} is not an option of a network; "
+            "write --shape, --prediction or --schedule"
+        )
     sizes = None if shape is None else read_shape(shape)
     return sads.family(
         read_factory(name) if ":" in name else name,
@@ -97,7 +102,7 @@ def read_factory(text: str) -> Any:
         else:
             module = importlib.import_module(source)
         return getattr(module, name)
-    except (ImportError, OSError, AttributeError, SyntaxError) as error:
+    except Exception as error:  # whatever the user's file raises
         raise InvalidArgumentError(
             f"cannot load {text!r} ({error}); give FILE.py:FUNCTION, where FUNCTION() returns a "
             "new nn.Module at every call"

@@ -27,6 +27,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from importlib.metadata import version
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
@@ -166,6 +167,13 @@ def _choose_sampling(
 
     sampling: Sampling
     notes: list[str] = []
+    x = torch.randn(1, *family.shape, generator=torch.Generator().manual_seed(0))
+    t = family.schedule.network_time(torch.tensor([family.schedule.num_levels // 2]))
+    if not initialiser.holds_all_randomness(x, t):
+        estimator = "monte-carlo"
+        notes.append("networks are built one by one: they are random beyond their parameters")
+    if initialiser.is_constant:
+        notes.append("the factory gives every network the same weights")
     if isinstance(found, Readout):
         a, _ = family.schedule.score_coefficients(family.prediction)
         if a.any() and probe.second_moment(family.schedule, a**2) is None:
@@ -191,6 +199,7 @@ def _choose_sampling(
         "probe": probe.describe(),
         "estimator": sampling.name,
         "readout": found.path if isinstance(sampling, Integrated) else None,  # type: ignore[union-attr]
+        "response": _response(initialiser, family, probe, x, t),
         "zero_readout": zero_readout,
         "symmetries": sorted(sampling.symmetries),
         "notes": notes,
@@ -201,6 +210,17 @@ def _choose_sampling(
         },
     }
     return sampling, facts
+
+
+def _response(
+    initialiser: Initialiser, family: ScoreFamily, probe: Probe, x: Tensor, t: Tensor
+) -> list[float]:
+    """A few numbers by which geometries of different networks or probes are told apart."""
+    rng = np.random.Generator(np.random.SFC64(0))
+    probed = probe.draw(family.shape, 0, family.schedule, rng)
+    with torch.random.fork_rng(devices=[]), torch.no_grad():
+        output = initialiser.module.cpu()(x, t)
+    return [float(v) for z in (output, probed) for v in (z.norm(), z.mean(), z.flatten()[0])]
 
 
 def _stacks(first: int, count: int, size: int) -> Iterator[tuple[int, list[int]]]:
@@ -295,8 +315,10 @@ def _settled(geometry: Geometry) -> bool:
 
 def usable_device(name: str | torch.device) -> torch.device:
     try:
-        return torch.empty(0, device=name).device
-    except (RuntimeError, AssertionError) as error:
+        tried = torch.zeros(1, device=name)
+        tried.cpu()
+        return tried.device
+    except (RuntimeError, AssertionError, NotImplementedError) as error:
         raise InvalidArgumentError(
             f"cannot use device {str(name)!r} here ({str(error).splitlines()[0]}); try 'cpu'"
         ) from error

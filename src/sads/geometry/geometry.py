@@ -13,7 +13,14 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
-from sads.directions import EQUAL, Directions, batch_mean, batch_variance, find_directions
+from sads.directions import (
+    EQUAL,
+    MIN_BATCHES,
+    Directions,
+    batch_mean,
+    batch_variance,
+    find_directions,
+)
 from sads.errors import GeometryFileError, InvalidArgumentError, MergeError
 from sads.files import replacing
 from sads.geometry.structure import Lift
@@ -101,7 +108,7 @@ class Geometry:
             return Estimate(float(energies[0]), 0.0)
         weights = self.counts.double() / self.num_networks
         mean = (weights * energies).sum()
-        if int((weights > 0).sum()) < 2:
+        if int((weights > 0).sum()) < MIN_BATCHES:
             return Estimate(float(mean), math.inf)
         error = (weights**2 / (1 - weights) * (energies - mean) ** 2).sum().sqrt()
         return Estimate(float(mean), float(error))
@@ -115,6 +122,8 @@ class Geometry:
         if self.exact:
             return 0.0
         values, basis = torch.linalg.eigh(self.factor())
+        if self.num_networks < len(values) and values[0] <= EQUAL * values[-1]:
+            return math.inf  # too few networks to see all directions
         kept = values > EQUAL * values[-1]
         values, basis = values[kept], basis[:, kept]
         variance = batch_variance(self.factors, self.counts, self.factor(), basis)
@@ -190,6 +199,12 @@ def _merge_two(a: Geometry, b: Geometry) -> Geometry:
                 f"geometries of different {key} do not add up: {a.provenance.get(key)} and "
                 f"{b.provenance.get(key)}; merge estimates of one family under one probe"
             )
+    responses = zip(a.provenance["response"], b.provenance["response"], strict=True)
+    if not all(math.isclose(p, q, rel_tol=1e-2, abs_tol=1e-4) for p, q in responses):
+        raise MergeError(
+            "geometries of different families do not add up: the networks or the probes of the "
+            "two give different numbers; merge estimates of one family under one probe"
+        )
     if a.exact:
         return a
     draws = [*a.provenance["draws"], *b.provenance["draws"]]

@@ -23,6 +23,8 @@ from scipy import special
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 
+from sads.errors import NetworkError
+
 aten = torch.ops.aten
 
 UNIFORM, NORMAL, TRUNCATED, CONSTANT = "uniform_", "normal_", "trunc_normal_", "fill_"
@@ -50,6 +52,7 @@ DERIVED = {aten.mul.Tensor: "mul_", aten.div.Tensor: "div_", aten.add.Tensor: "a
 ALIASES = (aten.clone.default,)
 FloatArray = NDArray[np.float64]
 QUANTILES = 1 << 16
+AFFINE = ("mul_", "div_", "add_", "sub_")
 ODD = np.uint64(0x0001_0001_0001_0001)
 
 
@@ -111,12 +114,8 @@ class Recipe:
         if not all(step.covers(self.numel) for step in self.steps):
             return None
         first, *chain = self.steps
-        if first.op == UNIFORM and not chain:
-            low, high = first.args
-            return Law((low + high) / 2, (high - low) ** 2 / 12)
-        if first.op == NORMAL and not chain:
-            mean, deviation = first.args
-            return Law(mean, deviation**2)
+        if first.op in (UNIFORM, NORMAL, TRUNCATED) and all(s.op in AFFINE for s in chain):
+            return _affine_law(first, chain)
         grid = (torch.arange(QUANTILES, dtype=torch.float64) + 0.5) / QUANTILES
         if first.op == UNIFORM:
             low, high = first.args
@@ -128,6 +127,32 @@ class Recipe:
         for step in chain:
             getattr(grid, step.op)(*step.args)
         return Law(float(grid.mean()), float(grid.var(correction=0)))
+
+
+def _affine_law(first: Step, chain: list[Step]) -> Law:
+    """Moments of one draw that was scaled and shifted, in closed form."""
+    if first.op == UNIFORM:
+        low, high = first.args
+        mean, variance = (low + high) / 2, (high - low) ** 2 / 12
+    else:
+        center, deviation, *bounds = first.args
+        a, b = ((z - center) / deviation for z in bounds or (-math.inf, math.inf))
+        weight = float(special.ndtr(b) - special.ndtr(a))
+        density_a, density_b = (math.exp(-z * z / 2) / math.sqrt(2 * math.pi) for z in (a, b))
+        shift = (density_a - density_b) / weight
+        slope = sum(
+            s * z * d for s, z, d in ((1, a, density_a), (-1, b, density_b)) if math.isfinite(z)
+        )
+        mean = center + deviation * shift
+        variance = deviation**2 * (1 + slope / weight - shift**2)
+    for step in chain:
+        (value,) = step.args
+        if step.op in ("mul_", "div_"):
+            factor = value if step.op == "mul_" else 1 / value
+            mean, variance = mean * factor, variance * factor**2
+        else:
+            mean += value if step.op == "add_" else -value
+    return Law(mean, variance)
 
 
 def _truncated_normal(
@@ -230,6 +255,7 @@ def _same_layout(source: Tensor, target: Tensor) -> bool:
         and source.shape == target.shape
         and source.stride() == target.stride()
         and source.storage_offset() == target.storage_offset()
+        and source.untyped_storage().nbytes() == target.untyped_storage().nbytes()
     )
 
 
@@ -262,28 +288,58 @@ class Initialiser:
             torch.manual_seed(0)
             with _Recorder() as recorder, recorder.truncated_normals():
                 module = self._build()
+            _check_buildable(module)
             torch.manual_seed(0)
             replayed = _replay(recorder)
             torch.manual_seed(1)
-            other = dict(_named_tensors(self._build()))
+            self.other = self._build()
+        if self.other is module:
+            raise NetworkError(
+                "the factory returns the same network at every call; it must build a new one: "
+                "sads.family(lambda: MyNetwork(...), shape=...)"
+            )
         programs = _programs(recorder)
+        others = dict(_named_tensors(self.other))
+        used: set[int] = set()  # draws that a parameter stems from
         for name, tensor in _named_tensors(module):
             storage = _storage(tensor)
-            if torch.equal(tensor, other[name]):
+            steps, sources = programs.get(storage, ((), frozenset()))
+            if torch.equal(tensor, others[name]):
                 recipe = Recipe(tuple(tensor.shape), value=tensor.detach().clone())
+            elif used & sources:
+                self.reason = f"{name} starts as a copy of another parameter"
+                recipe = Recipe(tuple(tensor.shape))
             elif (
-                storage in programs
+                steps
                 and tensor.is_contiguous()
                 and tensor.untyped_storage().nbytes() == tensor.nbytes
                 and tensor.dtype == torch.float32
                 and torch.equal(replayed[storage].view(tensor.shape), tensor)
             ):
-                recipe = Recipe(tuple(tensor.shape), steps=programs[storage])
+                recipe = Recipe(tuple(tensor.shape), steps=steps)
             else:
                 self.reason = f"how {name} is initialised could not be recorded"
                 recipe = Recipe(tuple(tensor.shape))
+            used |= sources
             self.recipes[name] = recipe
         return module
+
+    @property
+    def is_constant(self) -> bool:
+        """Do all networks have the same parameters?"""
+        return all(recipe.value is not None for recipe in self.recipes.values())
+
+    def holds_all_randomness(self, x: Tensor, t: Tensor) -> bool:
+        """Do parameters and buffers make a network, with nothing random beside them?
+
+        The second network must be the first one with its own tensors put in, and give the same
+        output when it is evaluated again.
+        """
+        with torch.random.fork_rng(devices=[]), torch.no_grad():
+            again = [self.other(x, t) for _ in range(2)]
+            tensors = dict(_named_tensors(self.other))
+            replaced = torch.func.functional_call(self.module, tensors, (x, t))
+        return torch.equal(*again) and torch.allclose(replaced, again[0], rtol=1e-4, atol=1e-6)
 
     def law(self, name: str) -> Law | None:
         """The law of a parameter's entries if it is known and iid."""
@@ -315,6 +371,8 @@ class Initialiser:
                 stacks[name] = recipe.value.expand(len(streams), *recipe.shape)
                 continue
             stack = self._buffer(name, len(streams), recipe.numel, torch.float32)
+            if not recipe.steps[0].covers(recipe.numel):
+                stack.zero_()  # as the replay did that was compared with the constructor
             for step in recipe.steps:
                 view = stack.as_strided(
                     (len(streams), *step.size), (recipe.numel, *step.stride), step.offset
@@ -402,15 +460,27 @@ def _replay(recorder: _Recorder) -> dict[int, Tensor]:
     return memory
 
 
-def _programs(recorder: _Recorder) -> dict[int, tuple[Step, ...]]:
-    """The steps that matter for each storage: those since it was last overwritten as a whole."""
-    programs: dict[int, tuple[Step, ...]] = {}
-    for event in recorder.events:
+def _programs(recorder: _Recorder) -> dict[int, tuple[tuple[Step, ...], frozenset[int]]]:
+    """The steps that matter for each storage: those since it was last overwritten as a whole.
+
+    With them, the numbers of the events that drew its random numbers: a copy shares these.
+    """
+    programs: dict[int, tuple[tuple[Step, ...], frozenset[int]]] = {}
+    for number, event in enumerate(recorder.events):
         step, key = event.step, event.storage
+        steps, sources = programs.get(key, ((), frozenset()))
         if event.source is not None:
-            programs[key] = programs.get(event.source, ())
+            steps, sources = programs.get(event.source, ((), frozenset()))
         if step.is_fill and step.covers(event.numel):
-            programs[key] = (step,)
-        elif step.op != "clone":
-            programs[key] = (*programs.get(key, ()), step)
-    return {k: p for k, p in programs.items() if p and k not in recorder.unknown}
+            steps, sources = (), frozenset()
+        if step.is_fill:
+            sources = sources | {number}
+        programs[key] = (steps if step.op == "clone" else (*steps, step), sources)
+    return {k: p for k, p in programs.items() if p[0] and k not in recorder.unknown}
+
+
+def _check_buildable(module: nn.Module) -> None:
+    if any(isinstance(p, nn.parameter.UninitializedParameter) for p in module.parameters()):
+        raise NetworkError(
+            "the network has lazy layers, whose parameters have no size yet; give sizes"
+        )

@@ -107,7 +107,7 @@ def find_readout(
         )
     if weight is None or bias is None:
         return NoReadout(f"the weights of {path} are not independent and identically distributed")
-    if weight.mean or bias.mean:
+    if any(abs(law.mean) > 1e-9 * math.sqrt(law.variance) for law in (weight, bias)):
         return NoReadout(f"the weights of {path} do not have mean zero")
 
     h = capture_input(network, layer, x, t)
@@ -139,11 +139,11 @@ def capture_input(network: nn.Module, layer: nn.Module, x: Tensor, t: Tensor) ->
 
     captured: list[Tensor] = []
 
-    def capture(_module: nn.Module, inputs: tuple[Tensor, ...]) -> None:
-        captured.append(inputs[0])
+    def capture(_module: nn.Module, inputs: tuple[Tensor, ...], named: dict[str, Tensor]) -> None:
+        captured.append(inputs[0] if inputs else named["input"])
         raise Reached
 
-    handle = layer.register_forward_pre_hook(capture)
+    handle = layer.register_forward_pre_hook(capture, with_kwargs=True)
     try:
         network(x, t)
     except Reached:
@@ -269,6 +269,20 @@ def _formula_holds(
     The output is linear in the layer's parameters, so for given features
     `v^T G|h v = s2_w |d(v^T F)/dw|^2 + s2_b |d(v^T F)/db|^2`, exactly.
     """
+    trainable = [p.requires_grad for p in network.parameters()]
+    network.requires_grad_(True)
+    try:
+        return _compare_with_derivatives(network, layer, readout, x, t)
+    except RuntimeError:  # the network cannot be differentiated
+        return False
+    finally:
+        for parameter, flag in zip(network.parameters(), trainable, strict=True):
+            parameter.requires_grad_(flag)
+
+
+def _compare_with_derivatives(
+    network: nn.Module, layer: nn.Module, readout: Readout, x: Tensor, t: Tensor
+) -> bool:
     parameters: Any = [layer.weight] if layer.bias is None else [layer.weight, layer.bias]
     variances = [readout.weight_variance, readout.bias_variance]
     with torch.enable_grad():

@@ -15,7 +15,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from sads.errors import InvalidArgumentError, NetworkError, NonFiniteError
+from sads.directions import EQUAL
+from sads.errors import NetworkError, NonFiniteError, SadsError
 from sads.family import ScoreFamily
 from sads.geometry.initialise import Initialiser
 from sads.geometry.readout import Readout, capture_input
@@ -173,7 +174,7 @@ class Integrated(_Stacked):
         super().__init__(family, probe, seed, b**2, initialiser, stack)
         self.readout = readout
         self.weight = float((b**2).mean())
-        moment = probe.second_moment(family.schedule, a**2 / len(a))
+        moment = probe.second_moment(family.schedule, a**2 / len(a)) if a.any() else None
         self._offset = torch.as_tensor(0.0 if moment is None else moment, dtype=torch.float64)
         self.lift = Lift.trivial(family.dimension) if self._offset.ndim else readout.lift
         in_order = torch.equal(readout.lift.order, torch.arange(family.dimension))
@@ -192,20 +193,27 @@ class Integrated(_Stacked):
     def exact_gram(self) -> Tensor | None:
         """Features that agree among 16 networks, at the first and the last level too, are fixed.
 
-        They are then computed once more, in double precision.
+        That must hold in double precision too, between two networks at the two ends.
         """
         sample = self.draw(list(range(NUM_BATCHES)))
         sample.levels[0], sample.levels[-1] = 0, self.family.schedule.num_levels - 1
         rows = self.rows(sample)
         if float((rows - rows[0]).abs().max()) > 1e-5 * float(rows.abs().max()):
             return None
-        network = copy.deepcopy(self.initialiser.module).cpu().double()
-        time = self.family.schedule.network_time(sample.levels[:1]).double()
-        with torch.no_grad():
-            layer = network.get_submodule(self.readout.path)
-            h = capture_input(network, layer, sample.x[:1].double(), time)
-        features = self.readout.rows(h[None])[0]
-        return features.T @ features
+        grams = []
+        for i, network in ((0, self.initialiser.module), (-1, self.initialiser.other)):
+            double = copy.deepcopy(network).cpu().double()
+            layer = double.get_submodule(self.readout.path)
+            time = self.family.schedule.network_time(sample.levels[[i]]).double()
+            try:
+                with torch.no_grad():
+                    h = capture_input(double, layer, sample.x[[i]].double(), time)
+            except RuntimeError:  # a network that casts to single precision inside
+                return None
+            features = self.readout.rows(h[None])[0]
+            grams.append(features.T @ features)
+        agree = float((grams[0] - grams[1]).abs().max()) <= EQUAL * float(grams[0].abs().max())
+        return grams[0] if agree else None
 
 
 class OuterProduct(_Stacked):
@@ -273,19 +281,22 @@ class MonteCarlo(Sampling):
 def check_network(family: ScoreFamily, network: torch.nn.Module) -> None:
     """One evaluation, to meet a network that cannot be used before any work is done."""
     x = torch.zeros(1, *family.shape)
-    time = family.schedule.network_time(torch.tensor([0]))
-    try:
-        with torch.no_grad():
-            output = network(x, time)
-    except (RuntimeError, TypeError, ValueError, IndexError) as error:
-        if isinstance(error, InvalidArgumentError):
+    for level in (0, family.schedule.num_levels - 1):
+        time = family.schedule.network_time(torch.tensor([level]))
+        try:
+            with torch.no_grad():
+                output = network(x, time)
+        except SadsError:
             raise
-        raise NetworkError(
-            f"the network cannot be evaluated as net(x, t) with x of shape {tuple(x.shape)} and t "
-            f"of shape (1,): {str(error).splitlines()[0]}"
-        ) from error
-    family.check_output(output, 1)
-    if not output.isfinite().all():
-        raise NonFiniteError(
-            "the network returns NaN or infinity for x = 0 at level 0; check its initialisation"
-        )
+        except Exception as error:
+            reason = (str(error).splitlines() or [""])[0]
+            raise NetworkError(
+                f"the network cannot be evaluated as net(x, t) with x of shape {tuple(x.shape)} "
+                f"and t = {time.tolist()}: {type(error).__name__} {reason}"
+            ) from error
+        family.check_output(output, 1)
+        if not output.isfinite().all():
+            raise NonFiniteError(
+                f"the network returns NaN or infinity for x = 0 at level {level}; "
+                "check its initialisation"
+            )
