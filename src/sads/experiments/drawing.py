@@ -6,10 +6,22 @@ from typing import Any
 import numpy as np
 from matplotlib import pyplot as plt
 from matplotlib.figure import Figure
+from torch import Tensor
 
+from sads.data.bases import basis
 from sads.directions import EQUAL, Directions
 from sads.geometry.geometry import Geometry
-from sads.plots import BLUE, INK, ORANGE, STYLE, show_vector, show_vector_energy, title_of
+from sads.plots import (
+    BLUE,
+    GREY,
+    INK,
+    ORANGE,
+    STYLE,
+    show_basis_values,
+    show_vector,
+    show_vector_energy,
+    title_of,
+)
 
 
 def plot_training_along_directions(
@@ -63,4 +75,74 @@ def plot_training_along_directions(
                 "hollow: a cluster that cannot be told apart; each seed another vector of its span",
                 fontsize=7.5, color=INK,
             )  # fmt: skip
+    return figure
+
+
+def plot_spheres(spheres: Mapping[str, Tensor], rows: Sequence[Mapping[str, Any]]) -> Figure:
+    """Figure 1: samples in the span of each sphere, coloured by their distance from the span.
+
+    Args:
+        spheres: (N, 4), three coordinates in the subspace and the distance from it.
+    """
+    radius = np.sqrt(256)
+    limit = 1.35 * radius
+    turn, height = np.meshgrid(np.linspace(0, 2 * np.pi, 37), np.linspace(0, np.pi, 19))
+    ball = radius * np.stack(
+        [np.cos(turn) * np.sin(height), np.sin(turn) * np.sin(height), np.cos(height)]
+    )
+    with plt.rc_context(STYLE):
+        figure = plt.figure(figsize=(8, 4.4), layout="constrained")
+        largest = max(float(s[:, 3].quantile(0.95)) for s in spheres.values())
+        for place, (row, (end, sphere)) in enumerate(
+            zip(rows, spheres.items(), strict=True), start=1
+        ):
+            axes: Any = figure.add_subplot(1, 2, place, projection="3d")
+            axes.plot_wireframe(*ball, color=GREY, lw=0.3, alpha=0.7)
+            points = axes.scatter(
+                *sphere[:, :3].T.numpy(), c=sphere[:, 3].numpy(), s=4, cmap="viridis",
+                vmin=0, vmax=largest, depthshade=False,
+            )  # fmt: skip
+            axes.set(xlim=(-limit, limit), ylim=(-limit, limit), zlim=(-limit, limit))
+            axes.set_box_aspect((1, 1, 1))
+            axes.set(xticklabels=[], yticklabels=[], zticklabels=[])
+            axes.set_title(
+                f"sphere in the most {end} directions\n"
+                f"SW$_2$ = {row['SW2']:.3g} ± {row['SW2 error']:.1g}, "
+                f"MSW$_2$ = {row['MSW2']:.3g} ± {row['MSW2 error']:.1g}",
+                fontsize=9,
+            )
+        figure.colorbar(points, ax=figure.axes, shrink=0.6, label="distance from the subspace")
+    return figure
+
+
+def plot_bases(values: Mapping[str, np.ndarray], shape: tuple[int, ...]) -> Figure:
+    """Figure 2: one picture a basis, on one scale of colours; white where nothing was run."""
+    known = np.concatenate([v[np.isfinite(v)] for v in values.values()])
+    low, high = known.min(), known.max()
+    with plt.rc_context(STYLE):
+        figure, axes = plt.subplots(
+            1, len(values), figsize=(2.3 * len(values) + 0.8, 2.8), squeeze=False,
+            layout="constrained",
+        )  # fmt: skip
+        for place, (name, numbers) in zip(axes[0], values.items(), strict=True):
+            image = show_basis_values(place, basis(name, shape), numbers, low, high)
+        figure.colorbar(image, ax=axes, label="MSW$_2$", shrink=0.85)
+    return figure
+
+
+def plot_energy_against_distance(
+    values: Mapping[str, np.ndarray], energies: Mapping[str, np.ndarray]
+) -> Figure:
+    """What the geometry says before training against what training gave, vector by vector."""
+    colors = dict(zip(values, plt.get_cmap("tab10").colors, strict=False))  # type: ignore[attr-defined]
+    with plt.rc_context(STYLE):
+        figure, axes = plt.subplots(figsize=(5.2, 3.8), layout="constrained")
+        for name, numbers in values.items():
+            axes.plot(
+                energies[name], numbers, ".", ms=5, alpha=0.75, color=colors[name], label=name
+            )
+        axes.set(
+            xscale="log", xlabel="$v^T G\\,v$ before training", ylabel="MSW$_2$ after training"
+        )
+        axes.legend(frameon=False, fontsize=8, ncols=2)
     return figure
