@@ -78,7 +78,9 @@ def draw(context: Context) -> Outcome:
         difference.interval,
     )
     notes = [] if len(done) == len(chosen) else [f"{len(done)} of {len(chosen)} cells are finished"]
-    return Outcome({"fig1": drawing.plot_spheres(shown, table)}, table, [claim], notes)
+    return Outcome(
+        {"fig1": drawing.plot_spheres(shown, table)}, table, context.tested([claim]), notes
+    )
 
 
 def _sphere(geometry: Geometry, end: str, store: Store, record: Record) -> Tensor:

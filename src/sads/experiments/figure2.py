@@ -82,7 +82,7 @@ def draw(context: Context) -> Outcome:
         return Outcome({}, [], [], ["no cell is finished"])
     table = [_row(name, values[name], settings.family.shape) for name in values]
     shape = settings.family.shape
-    claims = judge_bases(values, energies, shape)
+    claims = context.tested(judge_bases(values, energies, shape))
     picture = drawing.plot_bases(values, shape)
     scatter = drawing.plot_energy_against_distance(values, energies)
     return Outcome({"fig2": picture, "fig2-prediction": scatter}, table, claims, notes)

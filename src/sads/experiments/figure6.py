@@ -110,7 +110,7 @@ def draw(context: Context) -> Outcome:
         pictures[panel] = drawing.plot_training_along_directions(geometry, directions, rows)
         if len(done) < len(chosen):
             notes.append(f"{panel}: {len(done)} of {len(chosen)} cells are finished")
-    return Outcome(pictures, table, claims, notes)
+    return Outcome(pictures, table, context.tested(claims), notes)
 
 
 def _row(
