@@ -3,7 +3,7 @@
 from importlib.metadata import version as _version
 
 from sads import theory
-from sads.alignment import Alignment, Rotation, alignment, load_rotation, rotation
+from sads.alignment import Alignment, DataSpectrum, Pairing, alignment, pair, rotation
 from sads.data.bases import Basis, basis
 from sads.data.images import ImageSet, load_images, read_images
 from sads.data.synthetic import rank_one, sphere
@@ -23,6 +23,7 @@ from sads.metrics import (
     sliced_wasserstein_to_gaussian,
 )
 from sads.probe import probe
+from sads.rotations import Rotation, load_rotation
 from sads.schedule import Schedule
 from sads.theory.propositions import Structure, structure
 
@@ -32,10 +33,12 @@ __all__ = [
     "Alignment",
     "Basis",
     "Cluster",
+    "DataSpectrum",
     "Directions",
     "Geometry",
     "ImageSet",
     "MaxSlicedWasserstein",
+    "Pairing",
     "Rotation",
     "SadsError",
     "Schedule",
@@ -52,6 +55,7 @@ __all__ = [
     "load_model",
     "load_rotation",
     "max_sliced_wasserstein",
+    "pair",
     "probe",
     "rank_one",
     "read_images",
