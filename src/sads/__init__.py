@@ -6,6 +6,7 @@ from sads import theory
 from sads.alignment import Alignment, DataSpectrum, Pairing, alignment, pair, rotation
 from sads.data.bases import Basis, basis
 from sads.data.images import ImageSet, load_images, read_images
+from sads.data.rotated import RotatedDataset, rotate_collate
 from sads.data.synthetic import rank_one, sphere
 from sads.diffusion.model import ScoreModel, load_model
 from sads.diffusion.sample import sample
@@ -39,6 +40,7 @@ __all__ = [
     "ImageSet",
     "MaxSlicedWasserstein",
     "Pairing",
+    "RotatedDataset",
     "Rotation",
     "SadsError",
     "Schedule",
@@ -59,6 +61,7 @@ __all__ = [
     "probe",
     "rank_one",
     "read_images",
+    "rotate_collate",
     "rotation",
     "sample",
     "sliced_wasserstein",

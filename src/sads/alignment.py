@@ -24,7 +24,7 @@ from torch import Tensor
 from sads.directions import EQUAL
 from sads.errors import InvalidArgumentError, UndefinedGeometryError
 from sads.geometry.geometry import Geometry
-from sads.rotations import Kind, Middle, Rotation, chunks, flatten, random_axes
+from sads.rotations import Kind, Middle, Rotation, chunks, flatten, random_axes, working_type
 
 NUM_PARTS = 10  # of the directions, for the shares of energy
 
@@ -202,14 +202,20 @@ class Pairing:
 
     def _alpha_after(self, middle: Middle) -> float:
         """`sum_i lambda_i E[z_i^2]` of the data rotated by `U M V^T`."""
-        squares = middle.cosines**2 * self.data_values + middle.sines**2 * self.data_values.flip(0)
-        return float(self._values @ squares)
+        return float(self._values @ middle.moment(self.data_values)[0])
 
     def _moment_after(self, middle: Middle) -> Tensor:
-        """`E[sum over groups of z_g z_g^T]` of the data rotated by `U M V^T`, (P, P)."""
+        """`E[sum over groups of z_g z_g^T]` of the data rotated by `U M V^T`, (P, P).
+
+        Along `U`, rank `p` of group `g` has its partner at the other end, in the last group but
+        `g`: what correlates within a group is the group in the middle, if there is one.
+        """
         size, groups = self.geometry.lift.size, self.geometry.lift.groups
-        full = middle.moment(self.data_values).reshape(size, groups, size, groups)
-        return self.basis @ full.diagonal(dim1=1, dim2=3).sum(dim=-1) @ self.basis.T
+        squares, cross = (m.reshape(size, groups) for m in middle.moment(self.data_values))
+        turned = self.basis * squares.sum(dim=1)
+        if groups % 2:
+            turned += (self.basis * cross[:, groups // 2]).flip(1)
+        return turned @ self.basis.T
 
     def _energies_along(self, middles: list[Middle]) -> Tensor:
         """`z^T G z` of every sample rotated by `U M V^T`, for each `M`, (N, len(middles)).
@@ -217,7 +223,7 @@ class Pairing:
         Their spread gives the error. As an eigenvalue of `C` moves by `v_i^T dC v_i`, it is also
         that of the extremes, whose eigenvectors change with the sample.
         """
-        dtype = torch.promote_types(self.rows.dtype, torch.float32)
+        dtype = working_type(self.rows)
         axes, values = self.axes.to(dtype), self._values.to(dtype)
         parts = []
         for chunk in chunks(self.rows, dtype):

@@ -24,6 +24,7 @@ import math
 import os
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -101,11 +102,11 @@ class Middle:
         """`M^T z`, (..., D)."""
         return self.cosines.to(z) * z + (self.sines.to(z) * z).flip(-1)
 
-    def moment(self, values: Tensor) -> Tensor:
-        """`M diag(values) M^T`, (D, D): the second moment after uncorrelated coordinates."""
+    def moment(self, values: Tensor) -> tuple[Tensor, Tensor]:
+        """`M diag(values) M^T`, all of which is `E[z_i^2]` and `E[z_i z_{D+1-i}]`, (D,) each."""
         squares = self.cosines**2 * values + self.sines**2 * values.flip(0)
-        cross = self.cosines * self.sines.flip(0) * values  # of z_i with z_{D+1-i}, half of it
-        return squares.diag() + (cross + cross.flip(0)).diag().flip(1)
+        half = self.cosines * self.sines.flip(0) * values
+        return squares, half + half.flip(0)
 
 
 @dataclass(frozen=True, eq=False)
@@ -130,7 +131,8 @@ class Rotation:
     def apply(self, x: Tensor, out: Tensor | None = None) -> Tensor:
         """`z = W x` for `x` (N, *shape), of the dtype and shape of `x`.
 
-        Works in chunks. `out=x` rotates in place, so that there is never a second copy of the data.
+        Works in chunks, in float32, or in float64 if `x` is. `out=x` rotates in place, so that
+        there is never a second copy of the data.
         """
         return self._map(x, out, self._forward)
 
@@ -169,25 +171,32 @@ class Rotation:
             )
         rotated = result.view(len(x), -1)
         start = 0
-        for chunk in chunks(rows):
+        for chunk in chunks(rows, working_type(rows)):
             rotated[start : start + len(chunk)] = rotate(chunk).to(result)
             start += len(chunk)
         return result
 
     def _forward(self, rows: Tensor) -> Tensor:
-        """(n, D) float64: coordinates along `V`, mixed, along `U`."""
-        y = self._middle.forward(rows @ self._axes if len(self._axes) else rows)
-        if not len(self._basis):
+        """(n, D): coordinates along `V`, mixed, along `U`."""
+        axes, basis = self._factors(rows)
+        y = self._middle.forward(rows @ axes if len(axes) else rows)
+        if not len(basis):
             return y
-        z = y.reshape(-1, self._lift.size, self._lift.groups).mT  # (n, groups, P)
-        return self._lift.join(z @ self._basis.T)
+        z = y.reshape(-1, self._lift.size, self._lift.groups).mT.contiguous()  # (n, groups, P)
+        return self._lift.join(z @ basis.T)
 
     def _backward(self, rows: Tensor) -> Tensor:
-        y = rows
-        if len(self._basis):
-            y = (self._lift.split(rows) @ self._basis).mT.flatten(1)
+        axes, basis = self._factors(rows)
+        y = (self._lift.split(rows) @ basis).mT.flatten(1) if len(basis) else rows
         y = self._middle.backward(y)
-        return y @ self._axes.T if len(self._axes) else y
+        return y @ axes.T if len(axes) else y
+
+    def _factors(self, rows: Tensor) -> tuple[Tensor, Tensor]:
+        return self._single if rows.dtype == torch.float32 else (self._axes, self._basis)
+
+    @cached_property
+    def _single(self) -> tuple[Tensor, Tensor]:
+        return self._axes.float(), self._basis.float()
 
 
 def load_rotation(path: str | os.PathLike[str]) -> Rotation:
@@ -231,6 +240,11 @@ def flatten(x: Tensor, shape: tuple[int, ...], dimension: int) -> Tensor:
             f"data are of type {x.dtype}, expected floating point: scale images to [-1, 1]"
         )
     return x.reshape(len(x), dimension)
+
+
+def working_type(rows: Tensor) -> torch.dtype:
+    """Of what is computed with data: float32, or float64 if they are."""
+    return torch.promote_types(rows.dtype, torch.float32)
 
 
 def chunks(rows: Tensor, dtype: torch.dtype = torch.float64) -> Iterator[Tensor]:
