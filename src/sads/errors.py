@@ -59,3 +59,11 @@ class CheckpointError(SadsError):
 
 class DivergedError(SadsError):
     """A training run whose loss became NaN or infinite."""
+
+
+class StoreError(SadsError):
+    """A place that is not a store of experiments, or was written by a newer sads."""
+
+
+class ClusterError(SadsError):
+    """A Ray cluster that does not answer, or cannot run what was asked."""

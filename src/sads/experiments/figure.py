@@ -1,0 +1,73 @@
+"""What every figure of the paper is to `sads reproduce`: cells to compute, and a drawing."""
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from sads.errors import InvalidArgumentError
+from sads.experiments.run import Sources, get_geometry
+from sads.experiments.spec import Cell, GeometrySpec
+from sads.experiments.store import Record, Store
+from sads.experiments.verdict import Claim
+from sads.geometry.geometry import Geometry
+
+if TYPE_CHECKING:  # matplotlib is slow to import
+    from matplotlib.figure import Figure as Picture
+
+SCALES = ("smoke", "laptop", "paper")
+
+
+@dataclass(frozen=True)
+class Context:
+    """What figures are made from and with."""
+
+    scale: str
+    store: Store
+    sources: Sources = field(default_factory=dict)
+    only: tuple[str, ...] = ()  # panels to make; all if empty
+    make_geometry: Callable[[GeometrySpec, Store], Geometry] = get_geometry
+
+    def __post_init__(self) -> None:
+        if self.scale not in SCALES:
+            raise InvalidArgumentError(
+                f"unknown scale {self.scale!r}; choose one of {', '.join(SCALES)}"
+            )
+
+    def geometry(self, spec: GeometrySpec) -> Geometry:
+        return self.make_geometry(spec, self.store)
+
+    def panels(self, names: Iterable[str]) -> list[str]:
+        """Those that were asked for."""
+        return [name for name in names if not self.only or name in self.only]
+
+    def records(self, cells: Iterable[Cell]) -> dict[Cell, Record]:
+        """Of the cells that are done."""
+        found = {cell: self.store.get(cell) for cell in cells}
+        return {cell: record for cell, record in found.items() if record is not None}
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """A figure as made: pictures by name, a table, and what it says about the paper's claims."""
+
+    pictures: dict[str, "Picture"]
+    table: list[dict[str, Any]]
+    claims: list[Claim]
+    notes: list[str] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class Figure:
+    """A figure of the paper.
+
+    Args:
+        panels: what `--only` may choose from.
+        cells: what must be computed for it.
+        draw: the figure from the cells that are done.
+    """
+
+    name: str
+    title: str
+    panels: tuple[str, ...]
+    cells: Callable[[Context], list[Cell]]
+    draw: Callable[[Context], Outcome]

@@ -1,0 +1,260 @@
+"""Compute one cell: data, training, samples, distances; resumed where it was left."""
+
+import hashlib
+import json
+import math
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from sads.alignment import rotation
+from sads.data.bases import basis
+from sads.data.images import read_images
+from sads.data.source import SPHERE_DIRECTIONS
+from sads.data.synthetic import rank_one, sphere
+from sads.diffusion.model import ScoreModel
+from sads.diffusion.sample import sample
+from sads.diffusion.train import train, versions
+from sads.errors import DataError, InvalidArgumentError
+from sads.experiments.spec import Cell, GeometrySpec
+from sads.experiments.store import Record, Store
+from sads.files import write_json
+from sads.geometry.estimate import estimate_geometry
+from sads.geometry.geometry import Geometry
+from sads.metrics import sliced_wasserstein
+
+LOSS_POINTS = 100  # of the loss curve that a record keeps
+CHECKPOINTS = 20  # of a training, at most one an update
+
+Report = Callable[[float], None]  # the share of a cell's training that is done, called often
+Sources = Mapping[str, str]  # where images of a name are: a file, a folder, a hub name
+
+
+def run_cell(
+    cell: Cell, store: Store, sources: Sources | None = None, report: Report | None = None
+) -> Record | None:
+    """The record of a cell, from the store or computed; None if another process is at it.
+
+    All of it runs in one thread: two cells on two cores do not wait for each other, and a cell's
+    numbers do not depend on how many cores a machine has.
+    """
+    if (record := store.get(cell)) is not None:
+        return record
+    with store.work_folder(cell) as work:
+        if work is None:
+            return None
+        if (record := store.get(cell)) is not None:  # finished by the one who had the folder
+            return record
+        with one_thread():
+            record = _compute(cell, store, work, sources or {}, report or (lambda share: None))
+        store.clear_work(cell)
+        return record
+
+
+def _compute(cell: Cell, store: Store, work: Path, sources: Sources, report: Report) -> Record:
+    started = time.perf_counter()
+    spent = _Clock(work / "seconds.json")
+    geometry = get_geometry(cell.geometry, store)
+    data = make_data(cell, geometry, sources)
+    turned = rotation(geometry, data.train, cell.rotation)
+    facts = {**data.facts, "alpha": turned.alpha, "alpha_error": turned.alpha_error}
+    x = turned.apply(data.train)
+    budget = cell.budget
+    evaluations = []
+    for iterations in cell.evaluations:
+        path = work / f"evaluation-{iterations}.json"
+        if path.exists() and iterations < budget.iterations:
+            evaluations.append(json.loads(path.read_text()))
+            continue
+        model = _train(cell, x, iterations, work, spent, report)
+        y = turned.undo(_sample(cell, model, iterations, report))
+        evaluations.append({"iterations": iterations, **_measure(cell, data.test, y)})
+        write_json(path, evaluations[-1])
+    folder = store.new_folder(cell)
+    if cell.keep_samples:
+        np.savez_compressed(folder / "samples.npz", images=y[: cell.keep_samples].numpy())
+    seconds = spent.total + time.perf_counter() - started
+    losses = _means(model.losses.double(), LOSS_POINTS)
+    record = Record(cell, evaluations, losses, facts, round(seconds, 2), versions(), {})
+    return store.put(record, folder)
+
+
+def _train(
+    cell: Cell, x: Tensor, iterations: int, work: Path, spent: "_Clock", report: Report
+) -> ScoreModel:
+    """The cell's model after some updates, from its checkpoint on."""
+    budget = cell.budget
+
+    def progress(done: int, total: int, loss: float) -> None:
+        spent.tick()
+        report(done / budget.iterations)
+
+    return train(
+        cell.family.build(),
+        x,
+        iterations=iterations,
+        batch_size=budget.batch_size,
+        learning_rate=budget.learning_rate,
+        seed=_seed(cell, "train"),
+        checkpoint=work / "checkpoint.safetensors",
+        checkpoint_every=math.ceil(budget.iterations / CHECKPOINTS),
+        progress=progress,
+    )
+
+
+def _sample(cell: Cell, model: ScoreModel, iterations: int, report: Report) -> Tensor:
+    budget = cell.budget
+    return sample(
+        model,
+        budget.num_samples,
+        steps=budget.steps,
+        sampler=budget.sampler,
+        seed=_seed(cell, f"sample {iterations}"),
+        progress=lambda done, total, share: report(iterations / budget.iterations),
+    )
+
+
+def get_geometry(spec: GeometrySpec, store: Store) -> Geometry:
+    """A geometry from the store, or estimated and kept there."""
+    geometry = store.geometry(spec)
+    if geometry is None:
+        geometry = estimate_geometry(spec.family.build(), spec.num_networks, seed=spec.seed)
+        store.put_geometry(spec, geometry)
+    return geometry
+
+
+@dataclass(frozen=True, eq=False)
+class CellData:
+    """What a cell trains on and is measured against, and what is known of it."""
+
+    train: Tensor  # (N, *shape)
+    test: Tensor  # (M, *shape), of which none is in `train`
+    facts: dict[str, Any]
+
+
+def make_data(cell: Cell, geometry: Geometry, sources: Sources) -> CellData:
+    kind, _, rest = cell.data.partition(":")
+    if kind == "images":
+        return _split_images(cell, rest, sources)
+    sizes = {"train": cell.budget.num_data, "test": cell.budget.num_samples}
+    if kind == "sphere":
+        directions = geometry.directions()
+        ends = directions.preferred if rest == "preferred" else directions.avoided
+        vectors = ends(SPHERE_DIRECTIONS)
+        draws = {k: sphere(vectors, n, _seed(cell, k)) for k, n in sizes.items()}
+        energy = geometry.energy(vectors[0])
+        return CellData(**draws, facts={"energy": energy.value, "energy_error": energy.error})
+    vector = data_vector(cell, geometry)
+    energy = geometry.energy(vector)
+    draws = {k: rank_one(vector, n, _seed(cell, k)) for k, n in sizes.items()}
+    return CellData(**draws, facts={"energy": energy.value, "energy_error": energy.error})
+
+
+def data_vector(cell: Cell, geometry: Geometry) -> Tensor:
+    """The direction of a cell's rank-one data, (*shape), unit."""
+    kind, *rest = cell.data.split(":")
+    if kind == "basis":
+        return basis(rest[0], cell.family.shape).vectors[int(rest[1])]
+    directions = geometry.directions()
+    if kind == "eigenvector":
+        return directions.vectors[int(rest[0])]
+    if kind == "subspace":
+        start, stop, rank = map(int, rest)
+        span = directions.vectors[start:stop]
+        generator = torch.Generator().manual_seed(_seed(cell, f"direction {rank}"))
+        # A Gaussian vector projected on the span: it does not depend on the basis of the span.
+        ambient = torch.randn(cell.family.shape, generator=generator, dtype=torch.float64)
+        vector = torch.einsum("k...,k->...", span, span.flatten(1) @ ambient.flatten())
+        return vector / vector.norm()
+    raise InvalidArgumentError(f"a cell cannot have the data {cell.data!r}; see sads.experiments")
+
+
+def read_source(name: str, shape: tuple[int, ...], sources: Sources) -> Tensor:
+    """All images of a name, resized to a shape, shuffled, always in the same way."""
+    if name not in sources and name != "digits":
+        raise DataError(
+            f"where are the images {name!r}? Give --images {name}=FILE, a folder or hub:NAME"
+        )
+    read = read_images(sources.get(name, name), size=(shape[1], shape[2]), channels=shape[0])
+    order = np.random.default_rng(0).permutation(len(read.images))
+    return read.images[torch.from_numpy(order)]
+
+
+def digest_images(images: Tensor) -> str:
+    """Of images as users see them: 8 bits a value, so that no rounding of a resize enters."""
+    return hashlib.sha256(((images + 1) * 127.5).round().byte().numpy().tobytes()).hexdigest()[:16]
+
+
+def _split_images(cell: Cell, name: str, sources: Sources) -> CellData:
+    """The first images train, the last ones test; at most a third of all are kept for the test."""
+    images = read_source(name, cell.family.shape, sources)
+    if digest_images(images) != cell.data_sha256:
+        raise DataError(f"the images {name!r} are not those of the cell: they have changed")
+    num_test = min(cell.budget.num_samples, len(images) // 3)
+    num_train = min(cell.budget.num_data, len(images) - num_test)
+    facts = {"num_train": num_train, "num_test": num_test}
+    return CellData(images[:num_train], images[len(images) - num_test :], facts)
+
+
+def _measure(cell: Cell, test: Tensor, y: Tensor) -> dict[str, Any]:
+    """Distances of samples to fresh data; not finite samples are counted and left out."""
+    whole = y.flatten(1).isfinite().all(dim=1)
+    result: dict[str, Any] = {"finite_share": float(whole.double().mean())}
+    if not whole.any():
+        return {**result, "sw2": None, "sw2_error": None, "msw2": None}
+    num_projections = cell.budget.projections_per_dimension * test[0].numel()
+    distance = sliced_wasserstein(
+        test, y[whole], num_projections=num_projections, seed=_seed(cell, "projections")
+    )
+    return {
+        **result,
+        "sw2": distance.sw2,
+        "sw2_error": distance.sw2_error,
+        "msw2": distance.msw2,
+    }
+
+
+class _Clock:
+    """Seconds that earlier, killed attempts at a cell took, kept beside its checkpoint."""
+
+    def __init__(self, path: Path):
+        self._path = path
+        self.total = json.loads(path.read_text())["seconds"] if path.exists() else 0.0
+        self._started = self._saved = time.perf_counter()
+
+    def tick(self) -> None:
+        now = time.perf_counter()
+        if now - self._saved > 5:
+            write_json(self._path, {"seconds": self.total + now - self._started})
+            self._saved = now
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    num_threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(num_threads)
+
+
+def _means(values: Tensor, count: int) -> list[float]:
+    """Means over at most `count` equal parts."""
+    return [round(float(part.mean()), 6) for part in values.chunk(min(count, len(values)))]
+
+
+def _seed(cell: Cell, purpose: str) -> int:
+    """A seed of its own for each purpose; cells that differ in their seed only share nothing.
+
+    Cells of one seed share initial weights, noise and projections: their differences are paired.
+    """
+    content = hashlib.sha256(f"{purpose},{cell.seed}".encode()).digest()
+    return int.from_bytes(content[:6], "little")

@@ -1,0 +1,296 @@
+"""Where the results of cells are kept, so that nothing is lost and nothing computed twice.
+
+    sads-store.json         says that this folder is ours, and the version of its layout
+    cells/HASH/record.json  specification, metrics, loss curve, seconds, versions; digests of the
+                            other files of the cell (samples.npz, model.safetensors, if asked for)
+    geometries/HASH.safetensors
+    work/HASH/              checkpoint of a cell under way, and its lock
+    damaged/                cells that could not be read, set aside
+    index.json              all records in one file; a cache that is rebuilt from `cells`
+
+A cell appears by one rename, so it is there and whole or not there. On object stores, which have
+no rename, `record.json` is written last and plays that part. A process that computes a cell holds
+a lock on its work folder, which the system lets go when the process dies: two sweeps on one store
+do not compute the same cell, and where there are no locks (object stores), the first to finish
+is kept.
+"""
+
+import contextlib
+import hashlib
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import fsspec
+from fsspec.implementations.local import LocalFileSystem
+
+from sads.errors import GeometryFileError, OutputError, StoreError
+from sads.experiments.spec import Cell, GeometrySpec
+from sads.files import to_json, write_json
+from sads.geometry.geometry import Geometry, load_geometry
+
+try:
+    import fcntl
+except ImportError:  # not on Windows, where nobody warns two sweeps of each other
+    fcntl = None  # type: ignore[assignment]
+
+VERSION = 1
+MARK = "sads-store.json"
+
+
+@dataclass(frozen=True)
+class Record:
+    """What is known of a finished cell."""
+
+    cell: Cell
+    evaluations: list[dict[str, Any]]  # one for each of the cell's evaluations
+    losses: list[float]  # means over equal parts of the training
+    facts: dict[str, Any]  # of the data: eigenvalue, alpha, ...
+    seconds: float
+    versions: dict[str, str]
+    files: dict[str, str]  # digests by name
+
+    def metric(self, name: str) -> float:
+        """A number of the last evaluation."""
+        return float(self.evaluations[-1][name])
+
+    def to_json(self) -> dict[str, Any]:
+        return {**vars(self), "hash": self.cell.hash, "cell": self.cell.to_json()}
+
+    @staticmethod
+    def from_json(content: Mapping[str, Any]) -> "Record":
+        fields = {k: v for k, v in content.items() if k != "hash"}
+        record = Record(**{**fields, "cell": Cell.from_json(fields["cell"])})
+        if record.cell.hash != content["hash"]:
+            raise ValueError("its specification does not have its hash")
+        return record
+
+
+class Store:
+    """Finished cells by hash, in a folder or at an fsspec URL."""
+
+    def __init__(self, url: str | os.PathLike[str]):
+        self.url = os.fspath(url)
+        try:
+            self._fs, self._root = fsspec.core.url_to_fs(self.url)
+        except (ValueError, ImportError) as error:
+            raise StoreError(
+                f"cannot open a store at {self.url} ({error}); give a folder or an fsspec URL"
+            ) from error
+        self.is_local = isinstance(self._fs, LocalFileSystem)
+        self.damaged: list[str] = []  # what was set aside, with the reason
+        self._open()
+
+    def get(self, cell: Cell) -> Record | None:
+        """The record of a cell, or None; a damaged one is set aside."""
+        folder = self._path("cells", cell.hash)
+        if not self._fs.exists(f"{folder}/record.json"):
+            if self.is_local and self._fs.exists(folder):
+                self._set_aside(cell.hash, "it has no record")
+            return None
+        try:
+            return self._read(cell.hash)
+        except FileNotFoundError:  # set aside by another sweep at this moment
+            return None
+        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+            self._set_aside(cell.hash, str(error) or type(error).__name__)
+            return None
+
+    def missing(self, cells: Iterable[Cell]) -> list[Cell]:
+        """Those that are not there yet, each once, in their order."""
+        return [cell for cell in dict.fromkeys(cells) if self.get(cell) is None]
+
+    def put(self, record: Record, folder: Path) -> Record:
+        """Keep a record and the other files of its folder; the first one to be kept counts."""
+        record = Record(**{**vars(record), "files": {p.name: _digest(p) for p in _files(folder)}})
+        write_json(folder / "record.json", record.to_json())
+        target = self._path("cells", record.cell.hash)
+        if self.is_local:
+            with contextlib.suppress(OSError):  # somebody else's is there: theirs counts
+                os.rename(folder, target)
+        else:
+            for path in _files(folder, last="record.json"):
+                self._fs.put_file(str(path), f"{target}/{path.name}")
+        shutil.rmtree(folder, ignore_errors=True)
+        kept = self.get(record.cell)
+        if kept is None:
+            raise OutputError(f"cannot write {target}; is the disk full?")
+        return kept
+
+    def samples_path(self, record: Record, name: str = "samples.npz") -> str:
+        """A local path of one of a record's files."""
+        remote = self._path("cells", record.cell.hash, name)
+        if self.is_local:
+            return remote
+        local = Path(tempfile.gettempdir()) / f"sads-{record.cell.hash}-{name}"
+        self._fs.get_file(remote, str(local))
+        return str(local)
+
+    def geometry(self, spec: GeometrySpec) -> Geometry | None:
+        path = self._path("geometries", f"{spec.hash}.safetensors")
+        if not self._fs.exists(path):
+            return None
+        try:
+            with self._local_copy(path) as local:
+                return load_geometry(local)
+        except GeometryFileError as error:
+            self.damaged.append(f"{path}: {error}")
+            return None
+
+    def put_geometry(self, spec: GeometrySpec, geometry: Geometry) -> None:
+        path = self._path("geometries", f"{spec.hash}.safetensors")
+        if self.is_local:
+            geometry.save(path)
+            return
+        with tempfile.TemporaryDirectory() as folder:
+            geometry.save(Path(folder) / "geometry.safetensors")
+            self._fs.put_file(f"{folder}/geometry.safetensors", path)
+
+    def records(self) -> dict[str, Record]:
+        """All whole records by hash. The index is read, brought up to date and written."""
+        names = {Path(p).name for p in self._fs.ls(self._path("cells"), detail=False)}
+        known = self._read_index()
+        records = {}
+        for name in sorted(n for n in names if not n.startswith(".")):
+            try:
+                records[name] = Record.from_json(known[name]) if name in known else self._read(name)
+            except (OSError, ValueError, KeyError, TypeError, AttributeError):
+                continue  # `get` sets it aside when somebody asks for this cell
+        if set(records) != set(known):
+            self._write("index.json", to_json({k: r.to_json() for k, r in records.items()}))
+        return records
+
+    @contextlib.contextmanager
+    def work_folder(self, cell: Cell) -> Iterator[Path | None]:
+        """A folder for a cell's checkpoints that outlives crashes; None if it is taken."""
+        folder = self._work / cell.hash
+        folder.mkdir(parents=True, exist_ok=True)
+        try:
+            lock = (folder / "lock").open("w")
+        except FileNotFoundError:  # removed by its owner between these two lines
+            yield None
+            return
+        try:
+            if fcntl is not None:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            lock.close()
+            yield None
+            return
+        with lock:
+            yield folder
+
+    def clear_work(self, cell: Cell) -> None:
+        shutil.rmtree(self._work / cell.hash, ignore_errors=True)
+
+    def new_folder(self, cell: Cell) -> Path:
+        """A folder to build a cell's results in, beside the place where they will be."""
+        parent = Path(self._path("cells")) if self.is_local else self._work
+        for left in parent.glob(
+            f".{cell.hash}-*"
+        ):  # by a process that was killed: we hold the lock
+            shutil.rmtree(left, ignore_errors=True)
+        return Path(tempfile.mkdtemp(dir=parent, prefix=f".{cell.hash}-"))
+
+    @cached_property
+    def _work(self) -> Path:
+        if self.is_local:
+            return Path(self._path("work"))
+        name = hashlib.sha256(self.url.encode()).hexdigest()[:12]
+        return Path.home() / ".cache" / "sads" / name
+
+    def _open(self) -> None:
+        mark = self._path(MARK)
+        try:
+            if self._fs.exists(mark):
+                described = json.loads(self._fs.cat_file(mark))
+                if int(described["version"]) > VERSION:
+                    raise StoreError(
+                        f"{self.url} was written by a newer sads (store version "
+                        f"{described['version']}, this one reads {VERSION}): upgrade sads"
+                    )
+            elif self._fs.exists(self._root) and self._fs.ls(self._root):
+                raise StoreError(
+                    f"{self.url} is not empty and not a store of sads; choose another --out"
+                )
+            else:
+                self._fs.makedirs(self._root, exist_ok=True)
+                self._write(MARK, to_json({"format": "sads-store", "version": VERSION}))
+            for name in ("cells", "geometries"):
+                self._fs.makedirs(self._path(name), exist_ok=True)
+            self._work.mkdir(parents=True, exist_ok=True)
+        except StoreError:
+            raise
+        except (ValueError, KeyError, TypeError) as error:
+            raise StoreError(f"{mark} is damaged ({error}); choose another --out") from error
+        except OSError as error:
+            raise StoreError(
+                f"cannot use {self.url} as a store ({error}); choose a folder that you can write to"
+            ) from error
+
+    def _read(self, name: str) -> Record:
+        content = self._fs.cat_file(self._path("cells", name, "record.json"))
+        record = Record.from_json(json.loads(content))
+        if record.cell.hash != name:
+            raise ValueError("it belongs to another cell")
+        for file, digest in record.files.items():
+            with self._local_copy(self._path("cells", name, file)) as local:
+                if _digest(local) != digest:
+                    raise ValueError(f"{file} is not what was written")
+        return record
+
+    def _read_index(self) -> dict[str, Any]:
+        try:
+            return dict(json.loads(self._fs.cat_file(self._path("index.json"))))
+        except (OSError, ValueError, TypeError):
+            return {}
+
+    def _set_aside(self, name: str, reason: str) -> None:
+        self._fs.makedirs(self._path("damaged"), exist_ok=True)
+        source = self._path("cells", name)
+        place = self._path("damaged", f"{name}-{os.urandom(4).hex()}")
+        try:
+            if self.is_local:
+                os.rename(source, place)
+            else:
+                self._fs.mv(source, place, recursive=True)
+        except FileNotFoundError:
+            return  # another sweep was faster
+        self.damaged.append(f"cell {name} was damaged ({reason}) and is set aside in {place}")
+
+    def _write(self, name: str, text: str) -> None:
+        if self.is_local:
+            path = Path(self._path(name))
+            handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=".")
+            with os.fdopen(handle, "w") as file:
+                file.write(text)
+            os.replace(temporary, path)
+        else:
+            self._fs.pipe_file(self._path(name), text.encode())
+
+    @contextlib.contextmanager
+    def _local_copy(self, path: str) -> Iterator[Path]:
+        if self.is_local:
+            yield Path(path)
+            return
+        with tempfile.TemporaryDirectory() as folder:
+            local = Path(folder) / Path(path).name
+            self._fs.get_file(path, str(local))
+            yield local
+
+    def _path(self, *parts: str) -> str:
+        return "/".join([self._root.rstrip("/"), *parts])
+
+
+def _files(folder: Path, last: str | None = None) -> list[Path]:
+    return sorted(folder.iterdir(), key=lambda p: (p.name == last, p.name))
+
+
+def _digest(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()

@@ -1,0 +1,360 @@
+"""Compute many cells: one after the other, in local processes, or on a Ray cluster.
+
+Every way of running yields the same events, and every cell writes its own result to the store as
+it finishes. So a sweep that is stopped, however rudely, loses only the cells under way, and these
+go on from their checkpoints when it is started again.
+"""
+
+import itertools
+import logging
+import multiprocessing
+import os
+import signal
+import socket
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from multiprocessing.connection import Connection, wait
+from typing import Any, Literal
+
+import torch
+
+from sads.errors import ClusterError, InvalidArgumentError, SadsError
+from sads.experiments.run import Sources, get_geometry, run_cell
+from sads.experiments.spec import Cell, GeometrySpec
+from sads.experiments.store import Store
+from sads.geometry.estimate import estimate_geometry
+from sads.geometry.geometry import Geometry
+
+ATTEMPTS = 3  # at a cell whose worker dies
+REPORT_SECONDS = 0.5  # between two reports of one worker
+BUSY_SECONDS = 1.0  # before asking again for a cell that another sweep is at
+
+
+@dataclass(frozen=True)
+class Event:
+    """Something that happened to a cell; `text` is the reason of a failure.
+
+    `lost` is a worker that died, `busy` a cell that another sweep is computing.
+    """
+
+    kind: Literal["started", "progress", "finished", "failed", "lost", "busy"]
+    cell: Cell
+    share: float = 0.0
+    text: str = ""
+
+
+@dataclass
+class Board:
+    """The state of a sweep, for whoever watches it."""
+
+    total: int
+    num_workers: int
+    found: int = 0  # were in the store already
+    finished: int = 0
+    failed: dict[Cell, str] = field(default_factory=dict)
+    running: dict[Cell, float] = field(default_factory=dict)  # the share that is done
+    notes: list[str] = field(default_factory=list)
+    started: float = field(default_factory=time.perf_counter)
+
+    @property
+    def waiting(self) -> int:
+        return self.total - self.found - self.finished - len(self.failed) - len(self.running)
+
+    def seconds_left(self) -> float | None:
+        """At the speed so far, if that can be told."""
+        done = self.finished + sum(self.running.values())
+        left = self.waiting + len(self.running) - sum(self.running.values())
+        return (time.perf_counter() - self.started) * left / done if done > 0.05 else None
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """An existing Ray cluster, and what each cell may take of it."""
+
+    address: str  # HOST:PORT, or "auto" for the one of this machine
+    cpus: float = 1
+    gpus: float = 0
+
+
+Watch = Callable[[Board], None]
+
+
+def sweep(
+    cells: Iterable[Cell],
+    store: Store,
+    *,
+    num_workers: int | None = None,
+    cluster: Cluster | None = None,
+    sources: Sources | None = None,
+    watch: Watch | None = None,
+) -> Board:
+    """Compute the cells that are not in the store yet.
+
+    Args:
+        num_workers: local processes, one thread each; 1 computes in this process. As many as there
+            are cores if not given.
+        cluster: compute on Ray instead; the store must be a place that all its nodes see.
+        sources: where the images of a name are.
+        watch: called with the board whenever something has happened.
+    """
+    num_workers = os.cpu_count() or 1 if num_workers is None else num_workers
+    if num_workers < 1:
+        raise InvalidArgumentError(f"give at least 1 worker, got {num_workers}")
+    cells = list(dict.fromkeys(cells))
+    missing = store.missing(cells)
+    board = Board(len(cells), num_workers, found=len(cells) - len(missing))
+    board.notes += store.damaged
+    watch = watch or (lambda board: None)
+    watch(board)
+    if not missing:
+        return board
+    sources = sources or {}
+    if cluster is not None:
+        connect(cluster)
+    for spec in dict.fromkeys(cell.geometry for cell in missing):
+        if store.geometry(spec) is None and cluster is not None:
+            store.put_geometry(spec, geometry_on_ray(spec, cluster))
+        get_geometry(spec, store)  # here, on all cores, and not in every worker
+    board.started = time.perf_counter()
+    queue = _Queue(missing)
+    if cluster is not None:
+        events = _on_ray(queue, store, sources, cluster)
+    elif num_workers == 1:
+        events = _in_turn(queue, store, sources)
+    else:
+        events = _in_processes(queue, store, sources, min(num_workers, len(missing)))
+    for event in events:
+        _note(board, queue, event)
+        watch(board)
+    return board
+
+
+class _Queue:
+    """Cells that wait, some of them not before a certain time."""
+
+    def __init__(self, cells: list[Cell]):
+        self._cells = deque((0.0, cell) for cell in cells)
+        self._attempts = dict.fromkeys(cells, 0)
+
+    def take(self) -> Cell | None:
+        """The next cell whose time has come."""
+        now = time.monotonic()
+        for _ in range(len(self._cells)):
+            due, cell = self._cells.popleft()
+            if due <= now:
+                return cell
+            self._cells.append((due, cell))
+        return None
+
+    def put_back(self, cell: Cell, delay: float = 0.0) -> None:
+        self._cells.append((time.monotonic() + delay, cell))
+
+    def count_loss(self, cell: Cell) -> bool:
+        """Whether a cell whose worker died may be tried again."""
+        self._attempts[cell] += 1
+        return self._attempts[cell] < ATTEMPTS
+
+    def __len__(self) -> int:
+        return len(self._cells)
+
+
+def _note(board: Board, queue: _Queue, event: Event) -> None:
+    """Bring the board up to date, and give back to the queue what must be tried again."""
+    if event.kind in ("started", "progress"):
+        board.running[event.cell] = event.share
+        return
+    board.running.pop(event.cell, None)
+    if event.kind == "finished":
+        board.finished += 1
+    elif event.kind == "failed":
+        board.failed[event.cell] = event.text
+    elif event.kind == "busy":
+        queue.put_back(event.cell, BUSY_SECONDS)
+    elif queue.count_loss(event.cell):
+        board.notes.append(f"{event.cell.label}: {event.text}; it is tried again")
+        queue.put_back(event.cell)
+    else:
+        board.failed[event.cell] = f"{event.text}, {ATTEMPTS} times"
+
+
+def _in_turn(queue: _Queue, store: Store, sources: Sources) -> Iterator[Event]:
+    while queue:
+        cell = queue.take()
+        if cell is None:
+            time.sleep(BUSY_SECONDS / 4)
+            continue
+        yield Event("started", cell)
+        yield _attempt(cell, store, sources, None)
+
+
+def _attempt(
+    cell: Cell, store: Store, sources: Sources, report: Callable[[float], None] | None
+) -> Event:
+    try:
+        record = run_cell(cell, store, sources, report)
+    except SadsError as error:  # the same again if it were tried again
+        return Event("failed", cell, text=str(error))
+    return Event("busy" if record is None else "finished", cell)
+
+
+@dataclass
+class _Worker:
+    process: Any
+    connection: Connection
+    cell: Cell | None = None
+
+
+def _in_processes(
+    queue: _Queue, store: Store, sources: Sources, num_workers: int
+) -> Iterator[Event]:
+    """A process at a time for each worker; one that dies is replaced and its cell reported lost."""
+    workers = [_start_worker(store, sources) for _ in range(num_workers)]
+    try:
+        while queue or any(worker.cell for worker in workers):
+            for worker in workers:
+                if worker.cell is None and (cell := queue.take()) is not None:
+                    worker.cell = cell
+                    worker.connection.send(cell)
+                    yield Event("started", cell)
+            ready = wait([w.connection for w in workers if w.cell], timeout=BUSY_SECONDS)
+            for i, worker in enumerate(workers):
+                if worker.cell is None or worker.connection not in ready:
+                    continue
+                try:
+                    event: Event = worker.connection.recv()
+                except (EOFError, OSError):
+                    worker.process.join()
+                    reason = f"its process died (exit code {worker.process.exitcode})"
+                    event = Event("lost", worker.cell, text=reason)
+                    workers[i] = worker = _start_worker(store, sources)
+                if event.kind != "progress":
+                    worker.cell = None
+                yield event
+    finally:
+        for worker in workers:
+            worker.process.terminate()
+        for worker in workers:
+            worker.process.join()
+
+
+def _start_worker(store: Store, sources: Sources) -> _Worker:
+    context = multiprocessing.get_context("spawn")
+    ours, theirs = context.Pipe()
+    process = context.Process(target=_work, args=(theirs, store.url, dict(sources)), daemon=True)
+    process.start()
+    theirs.close()
+    return _Worker(process, ours)
+
+
+def _work(connection: Connection, url: str, sources: Sources) -> None:
+    """Compute cells until the parent is gone."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the parent, which ends us
+    torch.set_num_threads(1)
+    store = Store(url)
+    try:
+        while True:
+            cell: Cell = connection.recv()
+            last = 0.0
+
+            def report(share: float, cell: Cell = cell) -> None:
+                nonlocal last
+                if time.monotonic() - last > REPORT_SECONDS:
+                    last = time.monotonic()
+                    connection.send(Event("progress", cell, share))
+
+            try:
+                event = _attempt(cell, store, sources, report)
+            except (EOFError, BrokenPipeError):
+                raise
+            except Exception as error:
+                event = Event("failed", cell, text=f"{type(error).__name__}: {error}")
+            connection.send(event)
+    except (EOFError, BrokenPipeError):  # the parent was killed
+        return
+
+
+def connect(cluster: Cluster) -> Any:
+    """Join an existing Ray cluster; one line if there is none."""
+    try:
+        import ray
+    except ImportError as error:
+        raise ClusterError("Ray is not installed; pip install 'sads[ray]'") from error
+    if ray.is_initialized():
+        return ray
+    if cluster.address != "auto":
+        host, _, port = cluster.address.removeprefix("ray://").rpartition(":")
+        try:
+            socket.create_connection((host, int(port)), timeout=5).close()
+        except (OSError, ValueError) as error:
+            raise ClusterError(
+                f"no Ray cluster answers at {cluster.address} ({error}); start one with "
+                "`ray start --head` and give its HOST:PORT"
+            ) from error
+    try:
+        ray.init(address=cluster.address, logging_level=logging.ERROR, log_to_driver=False)
+    except (ConnectionError, RuntimeError, ValueError) as error:
+        raise ClusterError(
+            f"cannot join the Ray cluster at {cluster.address} "
+            f"({str(error).splitlines()[0]}); start one with `ray start --head`"
+        ) from error
+    return ray
+
+
+def _on_ray(queue: _Queue, store: Store, sources: Sources, cluster: Cluster) -> Iterator[Event]:
+    """Tasks on a cluster, as many as it has room for; those of a dead node are tried elsewhere."""
+    ray = connect(cluster)
+    resources = {"num_cpus": cluster.cpus, "num_gpus": cluster.gpus}
+    task = ray.remote(**resources, max_retries=0)(_ray_attempt)
+    pending: dict[Any, Cell] = {}
+    while queue or pending:
+        while (cell := queue.take()) is not None:
+            pending[task.remote(cell, store.url, dict(sources))] = cell
+        done, _ = ray.wait(list(pending), timeout=BUSY_SECONDS) if pending else ([], [])
+        if not pending:
+            time.sleep(BUSY_SECONDS / 4)
+        for reference in done:
+            cell = pending.pop(reference)
+            try:
+                yield ray.get(reference)
+            except ray.exceptions.RayTaskError as error:
+                yield Event("failed", cell, text=str(error.cause))
+            except ray.exceptions.RayError as error:
+                yield Event("lost", cell, text=f"its Ray task was lost ({type(error).__name__})")
+
+
+def _ray_attempt(cell: Cell, url: str, sources: Sources) -> Event:
+    torch.set_num_threads(1)
+    return _attempt(cell, Store(url), sources, None)
+
+
+def geometry_on_ray(
+    spec: GeometrySpec, cluster: Cluster, num_shards: int | None = None
+) -> Geometry:
+    """A geometry whose networks are drawn on a cluster, in shards that are merged.
+
+    Network number `n` has its own random stream, so the shards draw the very networks that one
+    process would, and the result is the same up to the order of summation.
+    """
+    ray = connect(cluster)
+    cpus = int(ray.cluster_resources().get("CPU", 1) // cluster.cpus)
+    count = min(num_shards or max(1, cpus), spec.num_networks)
+    bounds = [spec.num_networks * k // count for k in range(count + 1)]
+    task = ray.remote(num_cpus=cluster.cpus, num_gpus=cluster.gpus, max_retries=ATTEMPTS)(_shard)
+    references = [
+        task.remote(spec, start, stop - start) for start, stop in itertools.pairwise(bounds)
+    ]
+    try:
+        first, *others = ray.get(references)
+    except ray.exceptions.RayTaskError as error:
+        raise ClusterError(f"a shard of the geometry failed: {error.cause}") from error
+    except ray.exceptions.RayError as error:
+        raise ClusterError(f"the geometry was lost on the cluster: {error}") from error
+    return first if first.exact else first.merge(*others)
+
+
+def _shard(spec: GeometrySpec, first_network: int, num_networks: int) -> Geometry:
+    return estimate_geometry(
+        spec.family.build(), num_networks, seed=spec.seed, first_network=first_network
+    )
