@@ -47,6 +47,8 @@ class Alignment:
     minimum_error: float
     maximum: float
     maximum_error: float
+    random: float  # the mean over all rotations, tr(G) tr(C) / D
+    random_error: float
     share: float  # (alpha - minimum) / (maximum - minimum); NaN where these are equal
     share_error: float
     num_samples: int
@@ -103,22 +105,27 @@ class Pairing:
         size = self.geometry.dimension
         extremes = [Middle.of(Kind(name), size) for name in ("min", "max")]
         energies, moment = self._measure()
-        data = torch.cat([energies[:, None], self._energies_along(extremes)], dim=1)  # (N, 3)
-        batches = self._per_batch([moment, *map(self._moment_after, extremes)])  # (K, 3)
+        mean_value = self._values.mean()
+        norms = torch.cat([c.square().sum(dim=1) for c in chunks(self.rows)])  # (N,)
+        evenly = norms.mean() / size * self.geometry.lift.groups * torch.eye(len(moment))
+        columns = [energies[:, None], self._energies_along(extremes), mean_value * norms[:, None]]
+        data = torch.cat(columns, dim=1)  # (N, 4): as it is, min, max, random
+        batches = self._per_batch([moment, *map(self._moment_after, extremes), evenly])  # (K, 4)
         alpha = float(energies.mean())
         minimum, maximum = map(self._alpha_after, extremes)
         width = maximum - minimum
         if width > EQUAL * maximum:
             share = (alpha - minimum) / width
-            slope = torch.tensor([[1.0, share - 1, -share]], dtype=torch.float64).T / width
+            slope = torch.tensor([[1.0, share - 1, -share, 0]], dtype=torch.float64).T / width
         else:
-            share, slope = math.nan, torch.full((3, 1), math.nan, dtype=torch.float64)
-        data, batches = (torch.cat([z, z @ slope], dim=1) for z in (data, batches))  # 4 columns
+            share, slope = math.nan, torch.full((4, 1), math.nan, dtype=torch.float64)
+        data, batches = (torch.cat([z, z @ slope], dim=1) for z in (data, batches))  # 5 columns
         from_data, from_batches = _data_errors(data), batch_errors(batches, self.geometry)
         errors = torch.hypot(from_data, from_batches).tolist()
         return Alignment(
             alpha, errors[0], float(from_data[0]), float(from_batches[0]),
-            minimum, errors[1], maximum, errors[2], share, errors[3], len(self.rows),
+            minimum, errors[1], maximum, errors[2], float(mean_value * norms.mean()), errors[3],
+            share, errors[4], len(self.rows),
         )  # fmt: skip
 
     def rotation(self, kind: str) -> Rotation:
