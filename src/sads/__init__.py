@@ -4,8 +4,10 @@ from importlib.metadata import version as _version
 
 from sads import theory
 from sads.alignment import Alignment, DataSpectrum, Pairing, alignment, pair, rotation
+from sads.classify import Classification, classify
 from sads.data.bases import Basis, basis
 from sads.data.images import ImageSet, load_images, read_images
+from sads.data.labels import load_labels
 from sads.data.rotated import RotatedDataset, rotate_collate
 from sads.data.synthetic import rank_one, sphere
 from sads.diffusion.model import ScoreModel, load_model
@@ -33,6 +35,7 @@ __version__ = _version("sads")
 __all__ = [
     "Alignment",
     "Basis",
+    "Classification",
     "Cluster",
     "DataSpectrum",
     "Directions",
@@ -50,10 +53,12 @@ __all__ = [
     "Structure",
     "alignment",
     "basis",
+    "classify",
     "estimate_geometry",
     "family",
     "load_geometry",
     "load_images",
+    "load_labels",
     "load_model",
     "load_rotation",
     "max_sliced_wasserstein",
