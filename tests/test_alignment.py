@@ -100,7 +100,13 @@ def test_extremes_are_sorted_sums_and_are_reached(of_factor, of_data, seed):
         assert dense_alpha(geometry, rotation.apply(x)) == pytest.approx(reached, abs=1e-8 * scale)
 
 
-@pytest.mark.parametrize("kind", ["min", "max", "identity"])
+KINDS = [
+    "min", "max", "identity", "random:0", "random:7", "share:0", "share:0.3", "share:1",
+    "partial:0", "partial:0.5", "partial:1",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", KINDS)
 def test_rotation_is_an_orthogonal_matrix_and_undo_inverts_it(kind):
     geometry, x = made([3.0, 2.0, 1.0], groups=2), samples([4.0, 3.0, 2.0, 1.0, 0.5, 0.2])
     rotation = sads.rotation(geometry, x, kind)
@@ -111,6 +117,118 @@ def test_rotation_is_an_orthogonal_matrix_and_undo_inverts_it(kind):
     images = x.float().reshape(-1, 2, 3)
     assert rotation.apply(images).dtype == torch.float32
     assert rotation.apply(images).shape == images.shape
+
+
+@pytest.mark.parametrize("dimension", [(1, 6), (3, 2), (1, 7), (3, 3)])  # groups and size
+@pytest.mark.parametrize("kind", KINDS)
+def test_reported_alpha_is_that_of_the_rotated_data(kind, dimension):
+    groups, size = dimension
+    values = [float(2.0**-i) for i in range(size)]
+    geometry, x = made(values, groups), samples([1.5**-i for i in range(groups * size)])
+    rotation = sads.rotation(geometry, x, kind)
+    z = rotation.apply(x)
+    measured = sads.alignment(geometry, z)
+    assert dense_alpha(geometry, z) == pytest.approx(rotation.alpha, rel=1e-10)
+    assert measured.alpha == pytest.approx(rotation.alpha, rel=1e-10)
+    assert measured.error == pytest.approx(rotation.alpha_error, rel=1e-8)
+
+
+@pytest.mark.parametrize("dimension", [6, 7])
+@pytest.mark.parametrize("share", [0.0, 0.25, 0.9, 1.0])
+def test_share_stands_where_it_says(share, dimension):
+    geometry = made([float(2.0**-i) for i in range(dimension)])
+    x = samples([1.5**-i for i in range(dimension)])
+    both = sads.pair(geometry, x)
+    before, after = both.alignment(), both.rotation(f"share:{share}")
+    between = before.minimum + share * (before.maximum - before.minimum)
+    assert after.alpha == pytest.approx(between, rel=1e-12)
+    assert sads.alignment(geometry, after.apply(x)).share == pytest.approx(share, abs=1e-10)
+
+
+def test_partial_exchanges_the_outermost_pairs():
+    """Against the sum over a permutation written out, and monotone on the way."""
+    of_geometry, of_data = [6.0, 5.0, 3.0, 2.5, 2.0, 1.0, 0.5], [9.0, 4.0, 3.5, 1.0, 0.6, 0.3, 0.1]
+    both = sads.pair(made(of_geometry), samples(of_data))
+    orders = {0.0: [0, 1, 2, 3, 4, 5, 6], 0.34: [6, 1, 2, 3, 4, 5, 0], 0.67: [6, 5, 2, 3, 4, 1, 0],
+              1.0: [6, 5, 4, 3, 2, 1, 0]}  # fmt: skip
+    alphas = []
+    for fraction, order in orders.items():
+        expected = sum(a * of_data[j] for a, j in zip(of_geometry, order, strict=True))
+        alphas.append(both.rotation(f"partial:{fraction}").alpha)
+        assert alphas[-1] == pytest.approx(expected, rel=1e-10)
+    assert alphas == sorted(alphas, reverse=True)
+
+
+def test_geometry_error_of_a_rotation_is_that_of_the_rotated_data():
+    """A share rotation correlates coordinates, which the batches of a geometry see."""
+    geometry = sads.estimate_geometry(sads.family("cnn", (3, 3, 3)), 64, estimator="outer-product")
+    x = torch.randn(200, 27, generator=torch.Generator().manual_seed(0)).double()
+    for kind in ("share:0.4", "random:3", "min"):
+        rotation = sads.rotation(geometry, x, kind)
+        again = sads.alignment(geometry, rotation.apply(x))
+        assert rotation.alpha_error == pytest.approx(again.error, rel=1e-8)
+
+
+def test_random_rotations_are_uniform():
+    """Haar: entries have mean 0 and mean square 1/D, and det is of either sign."""
+    geometry, x = made([2.0, 1.0, 1.0, 0.5]), samples([4.0, 3.0, 2.0, 1.0])
+    both = sads.pair(geometry, x)
+    rotations = [both.rotation(f"random:{seed}") for seed in range(400)]
+    w = torch.stack([r.matrix() for r in rotations])
+    # 16 entries, 4 standard errors of a mean and of a mean square
+    assert w.mean(dim=0).abs().max() < 4 / math.sqrt(4 * 400)
+    assert (w.square().mean(dim=0) - 0.25).abs().max() < 4 * math.sqrt(0.0625 / 400)
+    assert 0.4 < (torch.linalg.det(w) > 0).double().mean() < 0.6
+    # E[alpha] = tr(G) tr(C) / D
+    alphas = torch.tensor([r.alpha for r in rotations])
+    error = float(alphas.std()) / math.sqrt(400)
+    assert float(alphas.mean()) == pytest.approx(4.5 * 10 / 4, abs=4 * error)
+
+
+def test_rotation_in_place_and_of_other_types():
+    geometry, x = made([3.0, 2.0, 1.0], groups=2), samples([4.0, 3.0, 2.0, 1.0, 0.5, 0.2])
+    rotation = sads.rotation(geometry, x, "min")
+    expected = rotation.apply(x)
+    y = x.clone()
+    assert rotation.apply(y, out=y) is y
+    assert torch.equal(y, expected)
+    torch.testing.assert_close(rotation.undo(y, out=y), x)
+    with pytest.raises(InvalidArgumentError, match="contiguous"):
+        rotation.apply(x, out=torch.empty(6, 50).T)
+    half = rotation.apply(x.to(torch.bfloat16).reshape(-1, 2, 3))
+    assert (half.dtype, half.shape) == (torch.bfloat16, (50, 2, 3))
+
+
+def test_a_pairing_finds_eigenvectors_once(monkeypatch):
+    calls = []
+    eigh = torch.linalg.eigh
+    monkeypatch.setattr(torch.linalg, "eigh", lambda m: calls.append(len(m)) or eigh(m))
+    both = sads.pair(made([3.0, 2.0, 1.0], groups=2), samples([4.0, 3.0, 2.0, 1.0, 0.5, 0.2]))
+    both.alignment()
+    for kind in KINDS:
+        both.rotation(kind)
+    assert sorted(calls) == [3, 6]
+
+
+def test_spectrum_adds_up_to_the_energy_and_to_alpha():
+    geometry = made([5.0, 4.0, 3.0, 2.0, 1.0, 0.5], groups=2)
+    x = torch.randn(300, 12, generator=torch.Generator().manual_seed(0)).double()
+    both = sads.pair(geometry, x)
+    spectrum = both.spectrum()
+    assert float(spectrum.energies.sum()) == pytest.approx(float(x.square().sum() / 300))
+    assert float(spectrum.energies @ spectrum.values) == pytest.approx(both.alignment().alpha)
+    assert float(spectrum.shares.sum()) == pytest.approx(1.0)
+    # white noise: every direction has its share, within the errors (10 of them)
+    expected = torch.bincount(torch.arange(12) * 10 // 12, minlength=10) / 12
+    assert ((spectrum.shares - expected).abs() <= 4 * spectrum.share_errors).all()
+
+
+@pytest.mark.parametrize("kind", ["random", "random:-1", "random:x", "share:1.1", "share:", "min:1",
+                                  "partial:nan", "Min", ""])  # fmt: skip
+def test_unknown_rotations_are_refused_in_one_line(kind):
+    with pytest.raises(InvalidArgumentError, match=r"unknown rotation .* choose min, max") as error:
+        sads.rotation(made([2.0, 1.0]), torch.eye(2), kind)
+    assert "\n" not in str(error.value)
 
 
 def test_theorem_2_with_dense_eigenvectors():
@@ -201,7 +319,7 @@ def test_geometry_errors_match_the_spread_over_fresh_networks():
 
 def test_save_and_load(tmp_path):
     geometry, x = made([3.0, 2.0, 1.0], groups=2), samples([4.0, 3.0, 2.0, 1.0, 0.5, 0.2])
-    for kind in ("min", "max", "identity"):
+    for kind in KINDS:
         rotation = sads.rotation(geometry, x, kind)
         loaded = sads.load_rotation(rotation.save(tmp_path / "w.safetensors"))
         assert torch.equal(loaded.apply(x), rotation.apply(x))
@@ -231,7 +349,7 @@ def test_refusals():
         sads.alignment(geometry, torch.tensor([[1.0, math.nan]]))
     with pytest.raises(InvalidArgumentError, match="floating point"):
         sads.alignment(geometry, torch.ones(5, 2, dtype=torch.uint8))
-    with pytest.raises(InvalidArgumentError, match="choose one of min"):
+    with pytest.raises(InvalidArgumentError, match="choose min"):
         sads.rotation(geometry, torch.ones(5, 2), "best")
     with pytest.raises(UndefinedGeometryError, match="geometry is 0"):
         sads.alignment(made([0.0, 0.0]), torch.ones(5, 2))
@@ -239,7 +357,7 @@ def test_refusals():
 
 def test_large_data_are_read_in_chunks_without_a_dense_geometry(monkeypatch):
     monkeypatch.setattr(
-        sys.modules["sads.alignment"], "CHUNK_BYTES", 8 * 48 * 7
+        sys.modules["sads.rotations"], "CHUNK_BYTES", 8 * 48 * 7
     )  # 7 samples at a time
     monkeypatch.setattr(Lift, "dense", None)  # any use of it fails
     geometry = made([4.0, 3.0, 2.0, 1.0] * 4, groups=3)

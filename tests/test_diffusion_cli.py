@@ -246,7 +246,7 @@ def test_images_that_cannot_be_trained_on(command: Sads, tmp_path: Path) -> None
         (["train", "mlp", DATA, "--out", "file"], "cannot write"),
         (["sample", "nowhere"], "nowhere"),
         (["sample", "."], "there is no run"),
-        (["sample", "file"], "missing or damaged"),
+        (["sample", "file"], "cannot be read as a model"),
         (["evaluate", "nowhere.npz", DATA], "nowhere.npz"),
         (["evaluate", "samples.npz", "rank-one:dct:1", "--projections", "0"], "num_projections"),
         (["evaluate", "samples.npz", DATA, "--seed", "-1"], "cannot be negative"),

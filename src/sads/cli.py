@@ -6,6 +6,7 @@ from typing import Annotated
 import typer
 
 import sads
+from sads.commands.alignment import app as alignment_app
 from sads.commands.diffusion import app as diffusion_app
 from sads.commands.geometry import app as geometry_app
 from sads.commands.printing import console, messages
@@ -23,6 +24,7 @@ app = typer.Typer(
     epilog="Start with `sads geometry iddpm --shape 1x16x16`.",
 )
 app.add_typer(geometry_app)
+app.add_typer(alignment_app)
 app.add_typer(theory_app)
 app.add_typer(diffusion_app)
 app.add_typer(reproduce_app)

@@ -8,9 +8,10 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
-from safetensors import SafetensorError
+from safetensors import SafetensorError, safe_open
+from torch import Tensor
 
-from sads.errors import OutputError
+from sads.errors import OutputError, SadsError
 
 
 @contextmanager
@@ -30,6 +31,37 @@ def replacing(path: Path) -> Iterator[Path]:
     except (OSError, SafetensorError) as error:
         raise OutputError(
             f"cannot write {path}: {error}; choose a folder that you can write to"
+        ) from error
+
+
+@contextmanager
+def reading(
+    path: Path, form: str, failure: type[SadsError], version: int = 1
+) -> Iterator[tuple[dict[str, Tensor], dict[str, str]]]:
+    """The tensors and the metadata of a safetensors file of ours, such as a `sads-geometry`.
+
+    What is missing from them, or does not fit together in the block, is a `failure` too.
+    """
+    what = form.removeprefix("sads-")
+    if not path.is_file():
+        raise failure(f"there is no file {path}; give a {what} written by sads")
+    try:
+        with safe_open(path, framework="pt") as file:
+            metadata = file.metadata() or {}
+            if metadata.get("format") != form:
+                raise failure(f"{path} is not a {what} written by sads")
+            if int(metadata.get("format_version", 1)) > version:
+                raise failure(
+                    f"{path} was written by a newer sads (format {metadata['format_version']}, "
+                    f"this one reads {version}): upgrade sads"
+                )
+            tensors = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118
+        yield tensors, metadata
+    except failure:
+        raise
+    except (SafetensorError, OSError, KeyError, ValueError, RuntimeError, TypeError) as error:
+        raise failure(
+            f"{path} cannot be read as a {what} ({error}): it is damaged or another program's"
         ) from error
 
 

@@ -18,12 +18,14 @@ from matplotlib.ticker import MaxNLocator
 from numpy.typing import ArrayLike
 from torch import Tensor
 
+from sads.alignment import Alignment, DataSpectrum
 from sads.data.bases import Basis
 from sads.directions import EQUAL, Directions
 from sads.files import replacing
 from sads.geometry.geometry import Geometry
 
 INK, BLUE, ORANGE, GREY = "#1b1f24", "#2563a8", "#d9730d", "#b4bac2"
+GREEN, RED = "#2f855a", "#c53030"
 STYLE: Any = {
     "font.size": 9,
     "axes.spines.top": False,
@@ -217,6 +219,62 @@ def plot_losses(losses: Tensor, title: str) -> Figure:
     return figure
 
 
+def plot_alignment(
+    geometry: Geometry,
+    alignment: Alignment,
+    spectrum: DataSpectrum,
+    data_values: Tensor,
+    data_name: str,
+) -> Figure:
+    """The energy of data along each direction of a network against its eigenvalue.
+
+    Beside it where the extremes of alpha put the same energies, and the share of every tenth.
+    """
+    values, energies, sorted_energies = (
+        z.numpy() for z in (spectrum.values, spectrum.energies, data_values)
+    )
+    floor = 1e-9 * max(float(energies.max()), float(sorted_energies.max()), 1e-300)
+    with plt.rc_context(STYLE):
+        figure, (left, right) = plt.subplots(
+            1, 2, figsize=(9, 3.8), width_ratios=(3, 2), layout="constrained"
+        )
+        for order, color, name, alpha in (
+            (sorted_energies, RED, "maximum", alignment.maximum),
+            (sorted_energies[::-1], GREEN, "minimum", alignment.minimum),
+        ):
+            shown = (order > floor) & (values > EQUAL * values[0])
+            left.plot(values[shown], order[shown], color=color, lw=1.6, alpha=0.9,
+                      label=f"{name}: $\\alpha$ = {alpha:.3g}")  # fmt: skip
+        shown = (energies > floor) & (values > EQUAL * values[0])
+        left.plot(values[shown], energies[shown], ".", ms=3.5, color=BLUE, alpha=0.7,
+                  label=f"as it is: $\\alpha$ = {alignment.alpha:.3g}")  # fmt: skip
+        left.set(
+            xscale="log", yscale="log", xlabel="eigenvalue of the network, $\\lambda_i$",
+            ylabel="energy of the data along $u_i$",
+        )  # fmt: skip
+        left.legend(
+            frameon=False, fontsize=8, ncols=3, loc="lower center", bbox_to_anchor=(0.5, 1),
+            handlelength=1.2, columnspacing=1,
+        )  # fmt: skip
+        left.text(0.01, 0.02, "← preferred", transform=left.transAxes)
+        left.text(0.99, 0.02, "avoided →", transform=left.transAxes, ha="right")
+        shares, errors = 100 * spectrum.shares.numpy(), 100 * spectrum.share_errors.numpy()
+        finite = np.where(np.isfinite(errors), errors, 0)
+        tenth = np.arange(1, len(shares) + 1)
+        right.bar(tenth, shares, color=BLUE, yerr=2 * finite, ecolor=INK)
+        for x, share, error in zip(tenth, shares, finite, strict=True):
+            right.text(x, share + 2 * error, f"{share:.2g}", ha="center", va="bottom", fontsize=7)
+        right.set(xlabel="tenth of the directions", ylabel="energy of the data (%)", xticks=[1, 10])
+        right.set_xticklabels(["most avoided", "most preferred"])
+        right.invert_xaxis()  # as on the left
+        figure.suptitle(
+            f"{data_name} in the geometry of {title_of(geometry)}: "
+            f"{alignment.share:.1%} of the way from least to most aligned",
+            fontsize=10,
+        )
+    return figure
+
+
 GRID = (6, 12)  # rows and columns of samples, at most
 
 
@@ -225,7 +283,9 @@ def plot_samples(samples: Tensor, title: str) -> Figure:
     rows = min(GRID[0], int(np.ceil(len(samples) / GRID[1])))
     columns = min(GRID[1], len(samples))
     shown = samples[: rows * columns]
-    limit = max(1.0, float(shown.abs().flatten().quantile(0.995)))  # 1 is white, as in the data
+    # -1 is black and 1 white, as in images, unless more than a few outliers go beyond
+    low = min(-1.0, float(shown.flatten().quantile(0.02)))
+    high = max(1.0, float(shown.flatten().quantile(0.98)))
     image = None
     with plt.rc_context(STYLE):
         figure, grid = plt.subplots(
@@ -235,12 +295,12 @@ def plot_samples(samples: Tensor, title: str) -> Figure:
         )  # fmt: skip
         for axes, sample in zip(grid.flat, shown, strict=False):
             if sample.ndim == 3 and len(sample) == 3:
-                axes.imshow((0.5 + sample / limit / 2).clamp(0, 1).permute(1, 2, 0).numpy())
+                axes.imshow(((sample - low) / (high - low)).clamp(0, 1).permute(1, 2, 0).numpy())
             elif sample.ndim == 3:
-                image = axes.imshow(sample[0].numpy(), cmap="gray", vmin=-limit, vmax=limit)
+                image = axes.imshow(sample[0].numpy(), cmap="gray", vmin=low, vmax=high)
             else:
                 axes.plot(sample.reshape(len(sample), -1).T.numpy(), lw=0.7, color=BLUE)
-                axes.set_ylim(-1.1 * limit, 1.1 * limit)
+                axes.set_ylim(1.1 * low, 1.1 * high)
             _bare(axes)
         for axes in list(grid.flat)[len(shown) :]:
             axes.set_axis_off()

@@ -2,9 +2,9 @@
 
 import json
 import shlex
-import sys
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -15,9 +15,11 @@ from rich.table import Table
 from torch import Tensor
 
 import sads
+from sads.commands.alignment import rotate_for_training
 from sads.commands.printing import (
     AsJson,
     Update,
+    command_line,
     console,
     messages,
     print_rows,
@@ -30,11 +32,18 @@ from sads.data.readers import read_numpy
 from sads.data.source import DataSet, fresh_seed, read_data
 from sads.diffusion.sample import SAMPLERS
 from sads.diffusion.train import TrainingOptions, check_data, versions
-from sads.errors import CheckpointError, DataError, DivergedError, OutputError
+from sads.errors import (
+    CheckpointError,
+    DataError,
+    DivergedError,
+    InvalidArgumentError,
+    OutputError,
+)
 from sads.family import ScoreFamily, training_preset
 from sads.files import check_folder, replacing, to_json, write_json
 
 app = typer.Typer(rich_markup_mode="markdown")
+ROTATION = "rotation.safetensors"  # beside the model of a run on rotated data
 
 DataArgument = Annotated[
     str,
@@ -60,6 +69,8 @@ TRAIN_EXAMPLES = """
 - `sads train dit sphere:out/dit-1x16x16/geometry.safetensors:avoided --out runs/sphere`
 
 - `sads train mlp digits --shape 1x8x8 --iterations 2000 --batch-size 500 --out runs/digits`
+
+- `sads train iddpm digits --shape 1x8x8 --rotation min --out runs/rotated`
 
 - `sads train iddpm digits --shape 1x8x8 --out runs/digits --resume` (continue after Ctrl-C)
 """
@@ -115,6 +126,18 @@ def train(
         int, typer.Option(help="Samples to draw, or images to read at most.")
     ] = 10_000,
     resize: Resize = False,
+    rotation: Annotated[
+        str | None,
+        typer.Option(
+            help="Train on rotated data: min, max, identity, random:SEED, share:S, partial:F or a "
+            "rotation.safetensors. `sads sample` undoes it."
+        ),
+    ] = None,
+    geometry: Annotated[
+        Path | None,
+        typer.Option(help="geometry.safetensors for --rotation; else the family's is estimated."),
+    ] = None,
+    networks: Annotated[int, typer.Option(help="Random networks for that estimate.")] = 1024,
     prediction: Annotated[
         str, typer.Option(help="What the network predicts: epsilon, score, x0 or v.")
     ] = "epsilon",
@@ -128,10 +151,12 @@ def train(
 
     Writes `checkpoint.safetensors` on the way, then `model.safetensors`, `run.json` and
     `loss.png`. Ctrl-C keeps the last checkpoint; the same command with `--resume` continues it to
-    the same weights.
+    the same weights. With `--rotation` the rotation is kept as `rotation.safetensors`.
     """
 
     check_new(out, resume)
+    if geometry is not None and rotation is None:
+        raise InvalidArgumentError("--geometry is for --rotation, which is not given; add it")
     score_family = read_family(family, shape, option or [], prediction, schedule)
     dataset = read_data(data, score_family.shape, samples, seed, resize=resize)
     if dataset.skipped:
@@ -140,6 +165,10 @@ def train(
     options, sources = resolve_options(score_family, dataset.kind, given, ema, seed)
     check_data(score_family, dataset.samples, options.batch_size)
     check_folder(out)
+    turned, dataset = rotate_for_training(
+        rotation, score_family, dataset, out,
+        geometry=geometry, networks=networks, seed=seed, quiet=as_json,
+    )  # fmt: skip
     run: dict[str, Any] = {
         "command": command_line(),
         "status": "running",
@@ -147,11 +176,18 @@ def train(
         "data": {"source": data, "samples": len(dataset.samples), "statement": dataset.statement},
         "options": {**vars(options), "checkpoint_every": checkpoint_every, "device": device},
         "option_sources": sources,
+        "rotation": None if turned is None else describe_rotation(turned),
         "versions": versions(),
     }
+
+    def begin() -> None:
+        if turned is not None and not (out / ROTATION).exists():
+            turned.save(out / ROTATION)
+        write_json(out / "run.json", run)
+
     try:
         with progress_bar("updates", "loss {:.4g}", quiet=as_json) as progress, shown_warnings():
-            update = at_first(lambda: write_json(out / "run.json", run), progress)
+            update = at_first(begin, progress)
             model = sads.train(
                 score_family,
                 dataset.samples,
@@ -171,11 +207,23 @@ def train(
         again = shlex.join([*shlex.split(command_line()), *([] if resume else ["--resume"])])
         messages.print(f"interrupted: {what}; continue with\n{again}", highlight=False)
         raise typer.Exit(130) from None
+    if turned is not None:
+        model = replace(model, provenance={**model.provenance, "rotation": run["rotation"]})
     summary = write_run(model, out, run)
     if as_json:
         print(to_json(summary))
     else:
         print_run(model, summary)
+
+
+def describe_rotation(rotation: sads.Rotation) -> dict[str, Any]:
+    geometry = rotation.provenance["geometry"]
+    return {
+        "kind": rotation.kind,
+        "alpha": rotation.alpha,
+        "alpha_error": rotation.alpha_error,
+        "geometry": {"family": geometry["family"], "draws": geometry.get("draws")},
+    }
 
 
 def at_first(action: Callable[[], object], progress: Update | None) -> Update:
@@ -195,7 +243,7 @@ def check_new(folder: Path, resume: bool) -> None:
     """A run is never overwritten."""
     if resume:
         return
-    for name in ("checkpoint.safetensors", "model.safetensors", "run.json"):
+    for name in ("checkpoint.safetensors", "model.safetensors", "run.json", ROTATION):
         if (folder / name).exists():
             raise OutputError(
                 f"{folder} already holds a run ({name}); continue it with --resume, or choose "
@@ -277,7 +325,7 @@ def sample(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Draw samples from a trained model.
+    """Draw samples from a trained model, in the space of the data: a rotation is undone.
 
     Writes `samples.npz` (array `images`, float32, values as the model gives them), `samples.json`
     and `samples.png`. Read them with `sads.load_images("samples.npz", value_range=(-1, 1))`.
@@ -285,6 +333,7 @@ def sample(
 
     path = find_model(run)
     model = sads.load_model(path, None if factory is None else read_factory(factory))
+    turned = rotation_of(model, path.parent)
     folder = path.parent if out is None else out
     check_folder(folder)
     started = time.perf_counter()
@@ -299,6 +348,8 @@ def sample(
             device=device,
             progress=progress,
         )
+    if turned is not None:
+        y = turned.undo(y, out=y)
     summary: dict[str, Any] = {
         "command": command_line(),
         "model": str(path),
@@ -332,6 +383,13 @@ def sample(
         )
     if not summary["finite"]:
         messages.print("note: some samples are NaN or infinite: did the training diverge?")
+
+
+def rotation_of(model: sads.ScoreModel, folder: Path) -> sads.Rotation | None:
+    """The rotation that a model was trained behind, kept beside it."""
+    if model.provenance.get("rotation") is None:
+        return None
+    return sads.load_rotation(folder / ROTATION)
 
 
 def find_model(path: Path) -> Path:
@@ -470,7 +528,3 @@ def print_distances(summary: dict[str, Any], written: Path) -> None:
     console.print(table)
     console.print(f"against {summary['data']['statement']}", highlight=False, soft_wrap=True)
     console.print(f"wrote {written}", highlight=False, soft_wrap=True)
-
-
-def command_line() -> str:
-    return shlex.join(["sads", *sys.argv[1:]])

@@ -1,6 +1,8 @@
 """What commands show: tables, notes and progress."""
 
 import math
+import shlex
+import sys
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -16,6 +18,11 @@ messages = Console(stderr=True)
 
 Update = Callable[[int, int, float], None]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+
+
+def command_line() -> str:
+    """What the user typed, for the record."""
+    return shlex.join(["sads", *sys.argv[1:]])
 
 
 def print_rows(rows: Mapping[str, str], files: Sequence[str] = ()) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 import sads
-from sads.commands.printing import messages
+from sads.commands.printing import messages, progress_bar
 from sads.errors import InvalidArgumentError, SadsError
 from sads.family import ScoreFamily
 from sads.probe import Probe
@@ -32,6 +32,26 @@ def read_family(
         schedule=schedule,
         **overrides,
     )
+
+
+def read_geometry(
+    source: str,
+    shape: str | None,
+    option: list[str] | None,
+    networks: int,
+    seed: int,
+    quiet: bool,
+    estimator: str = "auto",
+    file: bool = False,
+) -> sads.Geometry:
+    """A geometry from a file, or estimated for a family."""
+    if file or source.endswith(".safetensors"):
+        return sads.load_geometry(source)
+    family = read_family(source, shape, option or [], "epsilon", "linear")
+    with progress_bar("networks", "error {:.1%}", quiet=quiet) as progress:
+        return sads.estimate_geometry(
+            family, networks, seed=seed, estimator=estimator, progress=progress
+        )
 
 
 def read_shape(text: str) -> tuple[int, ...]:

@@ -10,8 +10,9 @@ from rich.table import Table
 from torch import Tensor
 
 import sads
+from sads.commands.alignment import alignment_rows
 from sads.commands.printing import AsJson, console, print_rows, progress_bar
-from sads.commands.reading import format_shape, read_family, read_images
+from sads.commands.reading import format_shape, read_family, read_geometry, read_images
 from sads.errors import InvalidArgumentError
 from sads.files import check_folder, to_json, write_json
 from sads.theory import (
@@ -151,8 +152,9 @@ def theorem2(
     check_folder(out)
     result = read_geometry(geometry, shape, option, networks, seed, as_json)
     data, name = read_data(images, result.shape)
-    report = sads.alignment(result, data)
-    rotations = {kind: sads.rotation(result, data, kind) for kind in ("min", "identity", "max")}
+    both = sads.pair(result, data)
+    report = both.alignment()
+    rotations = {kind: both.rotation(kind) for kind in ("min", "identity", "max")}
     if save:
         for kind in ("min", "max"):
             rotations[kind].save(out / f"rotation-{kind}.safetensors")
@@ -163,17 +165,7 @@ def theorem2(
     picture = figures.plot_theorem2(result, report, shown, name)
     summary = {**vars(report), "data": name, "geometry": dict(result.provenance["family"])}
     if not as_json:
-        print_rows(
-            {
-                "samples": f"{report.num_samples:,}",
-                "alpha": f"{report.alpha:.4g} ± {report.error:.2g}",
-                "  from the data": f"± {report.data_error:.2g}",
-                "  from the geometry": f"± {report.geometry_error:.2g}",
-                "minimum": f"{report.minimum:.4g} ± {report.minimum_error:.2g}",
-                "maximum": f"{report.maximum:.4g} ± {report.maximum_error:.2g}",
-                "share": f"{report.share:.3%} ± {report.share_error:.2%}",
-            }
-        )
+        print_rows(alignment_rows(report))
     _finish(out, "theorem2", picture, summary, as_json)
 
 
@@ -484,26 +476,6 @@ def predict(
     }
     picture = figures.plot_predictions(result, predictions)
     _finish(out, "predict", picture, summary, as_json, columns)
-
-
-def read_geometry(
-    source: str,
-    shape: str | None,
-    option: list[str] | None,
-    networks: int,
-    seed: int,
-    quiet: bool,
-    estimator: str = "auto",
-) -> sads.Geometry:
-    """A geometry from a file, or estimated for a family."""
-
-    if source.endswith(".safetensors"):
-        return sads.load_geometry(source)
-    family = read_family(source, shape, option or [], "epsilon", "linear")
-    with progress_bar("networks", "error {:.1%}", quiet=quiet) as progress:
-        return sads.estimate_geometry(
-            family, networks, seed=seed, estimator=estimator, progress=progress
-        )
 
 
 def read_data(

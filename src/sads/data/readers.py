@@ -44,7 +44,7 @@ Items = Iterator[tuple[str, Array | Skipped]]
 
 def read_numpy(path: Path) -> Items:
     """The array of an npy file; of an npz file `images`, or its only array."""
-    with _reading(path), path.open("rb") as file:
+    with reading_file(path), path.open("rb") as file:
         loaded = np.load(file, allow_pickle=False)
         if isinstance(loaded, np.ndarray):
             images = loaded
@@ -60,7 +60,7 @@ def read_numpy(path: Path) -> Items:
 
 def read_idx(path: Path) -> Items:
     """The format of MNIST's files: two zero bytes, type, number of axes, sizes, numbers."""
-    with _reading(path):
+    with reading_file(path):
         content = path.read_bytes()
         if content[:2] == b"\x1f\x8b":
             content = gzip.decompress(content)
@@ -113,7 +113,7 @@ def read_parquet(path: Path) -> Items:
         from pyarrow import ArrowException, parquet
     except ImportError as error:
         raise _missing("Parquet files") from error
-    with _reading(path, ArrowException):
+    with reading_file(path, ArrowException):
         table = parquet.ParquetFile(path)
         column = _bytes_column(table.schema_arrow)
         if column is None:
@@ -220,7 +220,7 @@ def _decode(source: Path | io.BytesIO) -> Array | Skipped:
 
 
 @contextmanager
-def _reading(path: Path, *more: type[Exception]) -> Iterator[None]:
+def reading_file(path: Path, *more: type[Exception]) -> Iterator[None]:
     """Turns what can go wrong in opening a file into one line."""
     errors: tuple[type[Exception], ...] = (OSError, EOFError, ValueError, KeyError)
     errors += (zipfile.BadZipFile, zlib.error, *more)

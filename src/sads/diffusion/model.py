@@ -8,13 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from sads.errors import CheckpointError
 from sads.family import ARCHITECTURES, Factory, ScoreFamily, family
-from sads.files import replacing
+from sads.files import reading, replacing
 from sads.schedule import Schedule
 
 FORMAT = "sads-model"
@@ -98,15 +97,8 @@ def read_tensors(
     path: str | os.PathLike[str], expected: str
 ) -> tuple[dict[str, Tensor], dict[str, str]]:
     """All tensors and the metadata of a safetensors file of one of our formats."""
-    try:
-        with safe_open(path, framework="pt") as file:
-            metadata = file.metadata() or {}
-            tensors = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118
-    except (SafetensorError, OSError) as error:
-        raise CheckpointError(f"cannot read {path} ({error}): it is missing or damaged") from error
-    if metadata.get("format") != expected:
-        raise CheckpointError(f"{path} is not a {expected} file written by sads")
-    return tensors, metadata
+    with reading(Path(path), expected, CheckpointError) as content:
+        return content
 
 
 def noise_from_output(score_family: ScoreFamily, output: Tensor, x: Tensor, level: int) -> Tensor:

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
@@ -22,7 +21,7 @@ from sads.directions import (
     find_directions,
 )
 from sads.errors import GeometryFileError, InvalidArgumentError, MergeError
-from sads.files import replacing
+from sads.files import reading, replacing
 from sads.geometry.structure import Lift
 
 FORMAT = "sads-geometry"
@@ -159,20 +158,8 @@ class Geometry:
 
 def load_geometry(path: str | os.PathLike[str]) -> Geometry:
     """Read a geometry that `Geometry.save` wrote."""
-    path = Path(path)
-    if not path.is_file():
-        raise GeometryFileError(f"there is no file {path}; give a geometry written by sads")
-    try:
-        with safe_open(path, framework="pt") as file:
-            metadata = file.metadata() or {}
-            if metadata.get("format") != FORMAT:
-                raise GeometryFileError(f"{path} is not a geometry written by sads")
-            if int(metadata["format_version"]) > FORMAT_VERSION:
-                raise GeometryFileError(
-                    f"{path} was written by a newer sads (format {metadata['format_version']}, "
-                    f"this one reads {FORMAT_VERSION}): upgrade sads"
-                )
-            packed, counts, order = (file.get_tensor(k) for k in ("factors", "counts", "order"))
+    with reading(Path(path), FORMAT, GeometryFileError, FORMAT_VERSION) as (tensors, metadata):
+        packed, counts, order = (tensors[k] for k in ("factors", "counts", "order"))
         groups = int(metadata["groups"])
         size = len(order) // groups
         rows, columns = torch.triu_indices(size, size)
@@ -183,12 +170,6 @@ def load_geometry(path: str | os.PathLike[str]) -> Geometry:
         provenance = json.loads(metadata["provenance"])
         if math.prod(shape) != len(order) or len(counts) != len(packed):
             raise ValueError("its parts do not fit together")
-    except GeometryFileError:
-        raise
-    except (SafetensorError, OSError, KeyError, ValueError, RuntimeError, TypeError) as error:
-        raise GeometryFileError(
-            f"{path} cannot be read as a geometry ({error}): it is damaged or another program's"
-        ) from error
     return Geometry(factors, counts, Lift(groups, size, order), shape, provenance)
 
 

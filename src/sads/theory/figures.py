@@ -15,7 +15,7 @@ from torch import Tensor
 from sads.alignment import Alignment
 from sads.directions import Directions
 from sads.geometry.geometry import Geometry
-from sads.plots import BLUE, GREY, INK, ORANGE, STYLE, show_vector, title_of
+from sads.plots import BLUE, GREEN, GREY, INK, ORANGE, RED, STYLE, show_vector, title_of
 from sads.theory.examples import Example
 from sads.theory.landscape import Landscape
 from sads.theory.markov import MarkovBound
@@ -24,7 +24,6 @@ from sads.theory.propositions import Form
 from sads.theory.symmetry import ImpulseResponse
 from sads.theory.theorem1 import LinearDSM, Simulation
 
-GREEN, RED = "#2f855a", "#c53030"
 FORMULAS = {
     1: "Proposition 1\n$a I + b\\,11^T$",
     2: "Proposition 2\n$I\\otimes A + 11^T\\otimes B$",

@@ -1,0 +1,100 @@
+"""Rotated data in somebody else's `DataLoader`."""
+
+import pickle
+from functools import partial
+
+import pytest
+import torch
+from torch.utils.data import DataLoader, Dataset
+
+import sads
+from sads.errors import InvalidArgumentError
+
+
+class Images(Dataset):
+    """Twelve images of 1x3x3 in the form that is asked for."""
+
+    def __init__(self, form: str):
+        self.form = form
+        self.images = torch.randn(12, 1, 3, 3, generator=torch.Generator().manual_seed(0))
+
+    def __len__(self):
+        return 12
+
+    def __getitem__(self, i):
+        image = self.images[i]
+        return {
+            "tensor": image,
+            "tuple": (image, i),
+            "list": [image, i],
+            "second": (i, image),
+            "dict": {"images": image, "label": i},
+        }[self.form]
+
+
+KEYS = {"tensor": None, "tuple": None, "list": None, "second": 1, "dict": "images"}
+
+
+@pytest.fixture(scope="module")
+def rotation():
+    geometry = sads.estimate_geometry(sads.family("cnn", (1, 3, 3)), 64)
+    return sads.rotation(geometry, Images("tensor").images, "min")
+
+
+def images_of(batch, key):
+    return batch if isinstance(batch, torch.Tensor) else batch[0 if key is None else key]
+
+
+@pytest.mark.parametrize("form", KEYS)
+def test_data_set_and_collate_rotate_the_images_and_nothing_else(form, rotation):
+    data, key = Images(form), KEYS[form]
+    expected = rotation.apply(data.images)
+    plain = DataLoader(data, batch_size=5)
+    wrapped = DataLoader(sads.RotatedDataset(data, rotation, key), batch_size=5)
+    collated = DataLoader(data, batch_size=5, collate_fn=sads.rotate_collate(rotation, key=key))
+    for loader in (wrapped, collated):
+        found = torch.cat([images_of(batch, key) for batch in loader])
+        torch.testing.assert_close(found, expected)
+        for before, after in zip(plain, loader, strict=True):
+            assert type(before) is type(after)
+            if form == "dict":
+                assert torch.equal(before["label"], after["label"])
+            elif form != "tensor":
+                other = 0 if form == "second" else 1
+                assert torch.equal(before[other], after[other])
+    assert len(sads.RotatedDataset(data, rotation)) == 12
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("start", ["fork", "spawn"])
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_workers_give_the_same_batches(start, rotation):
+    data = Images("tuple")
+    expected = rotation.apply(data.images)
+    for arguments in (
+        {"dataset": sads.RotatedDataset(data, rotation)},
+        {"dataset": data, "collate_fn": sads.rotate_collate(rotation)},
+    ):
+        loader = DataLoader(**arguments, batch_size=6, num_workers=2, multiprocessing_context=start)
+        found = torch.cat([images for images, _ in loader])
+        torch.testing.assert_close(found, expected)
+
+
+def test_collate_is_pickled_and_takes_another(rotation):
+    double = partial(_double)
+    collate = pickle.loads(pickle.dumps(sads.rotate_collate(rotation, double)))
+    items = [torch.ones(1, 3, 3), torch.zeros(1, 3, 3)]
+    torch.testing.assert_close(collate(items), rotation.apply(2 * torch.stack(items)))
+
+
+def _double(items):
+    return 2 * torch.stack(items)
+
+
+def test_items_without_an_image_are_refused_in_one_line(rotation):
+    with pytest.raises(InvalidArgumentError, match="say which entry is the image"):
+        sads.RotatedDataset(Images("dict"), rotation)[0]
+    with pytest.raises(InvalidArgumentError, match="say which entry is the image"):
+        sads.RotatedDataset(["text"], rotation)[0]
+    with pytest.raises(InvalidArgumentError, match="samples of 9 numbers"):
+        sads.RotatedDataset([torch.ones(1, 4, 4)], rotation)[0]
