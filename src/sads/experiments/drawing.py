@@ -190,7 +190,8 @@ def plot_distance_against_alpha(panel: str, rows: Sequence[Mapping[str, Any]]) -
                 row["alpha"], top, f" {row['rotation']}", rotation=60, fontsize=7, va="bottom",
                 ha="left", color=INK,
             )  # fmt: skip
-        axes.set(xscale="log", yscale="log", xlabel="alignment $\\alpha$", ylabel="SW$_2$ (mean ± s.e.)")
+        axes.set(xscale="log", yscale="log")
+        axes.set(xlabel="alignment $\\alpha$", ylabel="SW$_2$ (mean ± s.e.)")
         axes.legend(frameon=False, fontsize=8)
         axes.set_title(f"{panel}, {rows[0]['seeds']} seeds", fontsize=10, pad=44, loc="left")
     return figure

@@ -97,7 +97,8 @@ def panel_cells(
 ) -> dict[tuple[int, str], Cell]:
     """By seed and rotation, seed by seed."""
     settings = SETTINGS[context.scale][panel]
-    digest = digest_images(read_source(panel, settings.family.shape, context.sources))
+    images, _ = read_source(panel, settings.family.shape, context.sources)
+    digest = digest_images(images)
     spec = GeometrySpec(settings.family, settings.num_networks)
     return {
         (seed, kind): Cell(
