@@ -1,6 +1,5 @@
 """`sads theory ...`: the statements of the paper as commands. Parsing and printing only."""
 
-import math
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -15,18 +14,13 @@ from sads.commands.printing import AsJson, console, print_rows, progress_bar
 from sads.commands.reading import format_shape, read_family, read_geometry, read_images
 from sads.errors import InvalidArgumentError
 from sads.files import check_folder, to_json, write_json
-from sads.theory import (
-    Example,
-    Landscape,
-    LinearDSM,
-    conditioning,
-    examples,
-    impulse_response,
-    landscape_family,
-    markov_bound,
-    rates,
+from sads.theory import Example, examples
+from sads.theory.reports import (
+    report_adaptive,
+    report_markov,
+    report_symmetry,
+    report_theorem1,
 )
-from sads.theory.lemmas import unit
 
 app = typer.Typer(
     name="theory",
@@ -76,48 +70,10 @@ def theorem1(
     The error of SGD is simulated and, from its exact recursion, predicted.
     """
     check_folder(out)
-    values = sorted(_numbers(eigenvalues), reverse=True)
-    recorded = _spread_steps(steps)
-    phi = conditioning(values, seed=seed)
-    problems = [LinearDSM(phi, column, sigma) for column in phi.T]
-    rho = rates(problems[0].eigenvalues, sigma)
-    simulations, rows = [], []
-    for i, problem in enumerate(problems):
-        plateau = problem.plateau(learning_rate, batch_size)
-        if not math.isfinite(plateau):
-            raise InvalidArgumentError(
-                f"SGD diverges for v = u_{i + 1} at a learning rate of {learning_rate}; "
-                "choose a smaller one or a larger batch size"
-            )
-        simulation = problem.simulate(
-            recorded, learning_rate, runs, batch_size=batch_size, seed=seed + i
-        )
-        exact = problem.squared_errors(recorded, learning_rate, batch_size)
-        later = torch.tensor(recorded) > 0  # at step 0 nothing is random
-        z = ((simulation.mean - exact) / simulation.mean_error)[later]
-        simulations.append(simulation)
-        rows.append(
-            {
-                "direction": i + 1,
-                "eigenvalue": values[i],
-                "rate": float(rho[i]),
-                "gradient_covariance_trace": float(problem.gradient_covariance().trace()),
-                "plateau": plateau,
-                "plateau_first_order": learning_rate / batch_size * values[i] * len(values)
-                * problem.residual_variance,
-                "simulated": float(simulation.mean[-1]),
-                "simulated_error": float(simulation.mean_error[-1]),
-                "exact_at_last_step": float(exact[-1]),
-                "largest_deviation_in_errors": float(z.abs().max()),
-            }
-        )  # fmt: skip
-    from sads.theory import figures
-
-    picture = figures.plot_theorem1(problems, simulations, learning_rate, batch_size)
-    settings = {
-        "sigma": sigma, "learning_rate": learning_rate, "batch_size": batch_size, "runs": runs,
-        "steps": steps, "seed": seed,
-    }  # fmt: skip
+    report = report_theorem1(
+        _numbers(eigenvalues), sigma=sigma, learning_rate=learning_rate, steps=steps,
+        num_runs=runs, batch_size=batch_size, seed=seed,
+    )  # fmt: skip
     columns = {
         "v": lambda r: f"u_{r['direction']}",
         "lambda": lambda r: f"{r['eigenvalue']:g}",
@@ -127,7 +83,7 @@ def theorem1(
         "simulated": lambda r: f"{r['simulated']:.4g} ± {r['simulated_error']:.1g}",
         "largest |z|": lambda r: f"{r['largest_deviation_in_errors']:.2f}",
     }
-    _finish(out, "theorem1", picture, {"settings": settings, "directions": rows}, as_json, columns)
+    _finish(out, "theorem1", report.picture(), report.summary(), as_json, columns)
 
 
 @app.command(
@@ -258,55 +214,8 @@ def markov(
     Directions come from the estimated geometry; other networks than those it was estimated from
     show how often the log-density changes steeply along each.
     """
-    from sads.theory import figures
-    from sads.theory.landscape import draw_landscapes
-
     check_folder(out)
-    family = landscape_family(angle, ratio)
-    geometry = sads.estimate_geometry(family, networks, seed=seed, estimator="outer-product")
-    directions = geometry.directions()
-    fresh = draw_landscapes(family, 1000, seed + 1)
-    point, distances = torch.zeros(2), torch.linspace(0, 1.5, 61)
-    angles = torch.linspace(0, 180, 181, dtype=torch.float64)
-    turn = torch.deg2rad(angles)
-    around = torch.stack([turn.cos(), turn.sin()], dim=1)  # (181, 2)
-    if threshold is None:
-        threshold = 1.5 * math.sqrt(float(geometry.matrix().diagonal().mean()))
-    bound = markov_bound(geometry, around, threshold)
-    with torch.no_grad():
-        scores = torch.cat([n(point[None], torch.zeros(1)) for n in fresh]).double()  # (1000, 2)
-        profiles = torch.stack(
-            [
-                torch.stack([_profile(n, point, v.flatten().float(), distances) for n in fresh])
-                for v in directions.vectors
-            ]
-        )  # (2, networks, distances)
-    observed = (scores @ around.T).abs().ge(bound.threshold).double().mean(dim=0)
-    picture = figures.plot_markov(
-        *_find_ridge(fresh), directions, profiles, distances, angles, observed, bound
-    )
-    both = markov_bound(geometry, directions.vectors, bound.threshold)
-    seen = (scores @ directions.vectors.reshape(2, 2).T).abs().ge(bound.threshold)
-    seen = seen.double().mean(dim=0)
-    summary = {
-        "threshold": bound.threshold,
-        "networks": networks,
-        "seed": seed,
-        "directions": [
-            {
-                "direction": name,
-                "angle": float(torch.rad2deg(torch.atan2(v[1], v[0]))) % 180,
-                "energy": float(both.energies[i]),
-                "energy_error": float(both.energy_errors[i]),
-                "bound": float(both.bounds[i]),
-                "observed": float(seen[i]),
-            }
-            for i, (name, v) in enumerate(
-                zip(("v_perp", "v_par"), directions.vectors.reshape(2, 2), strict=True)
-            )
-        ],
-        "largest_observed_over_bound": float((observed / bound.bounds).max()),
-    }
+    report = report_markov(networks, angle=angle, ratio=ratio, threshold=threshold, seed=seed)
     columns = {
         "direction": lambda r: r["direction"],
         "angle": lambda r: f"{r['angle']:.1f}°",
@@ -314,24 +223,7 @@ def markov(
         "bound": lambda r: f"{r['bound']:.3g}",
         "observed": lambda r: f"{r['observed']:.3g}",
     }
-    _finish(out, "markov", picture, summary, as_json, columns)
-
-
-def _find_ridge(networks: list[Landscape]) -> tuple[Landscape, Tensor]:
-    """The first landscape with a summit near the origin, a place on its "manifold"."""
-    side = torch.linspace(-1.5, 1.5, 61)
-    grid = torch.cartesian_prod(side, side)
-    for network in networks:
-        with torch.no_grad():
-            summit = grid[network.log_density(grid).argmax()]
-        if float(summit.abs().max()) < 1.4:  # inside the square, not on its edge
-            return network, summit
-    return networks[0], torch.zeros(2)
-
-
-def _profile(network: Landscape, point: Tensor, v: Tensor, distances: Tensor) -> Tensor:
-    path = network.log_density(point + distances[:, None] * v)
-    return (path - path[0]).abs()
+    _finish(out, "markov", report.picture(), report.summary(), as_json, columns)
 
 
 @app.command(
@@ -348,30 +240,20 @@ def symmetry(
     as_json: AsJson = False,
 ) -> None:
     """Figure 3: responses of a U-Net with symmetric kernels to a centred impulse."""
-    from sads.theory import figures
-
     check_folder(out)
-    responses = {
-        name: impulse_response(
-            read_family("iddpm", shape, [*(option or []), f"resample={name}"], "epsilon", "linear"),
-            networks, level=level, seed=seed,
+    families = {
+        name: read_family(
+            "iddpm", shape, [*(option or []), f"resample={name}"], "epsilon", "linear"
         )
         for name in ("nearest", "area")
-    }  # fmt: skip
-    rows = []
-    for name, result in responses.items():
-        for flip, values in result.asymmetry.items():
-            error = float(values.std()) / math.sqrt(len(values)) if len(values) > 1 else math.inf
-            rows.append(
-                {"resampling": name, "flip": flip, "mean": float(values.mean()), "error": error}
-            )
+    }
+    report = report_symmetry(families, networks, level, seed)
     columns = {
         "resampling": lambda r: r["resampling"],
         "symmetry": lambda r: r["flip"],
         "energy of the odd part": lambda r: f"{r['mean']:.3g} ± {r['error']:.1g}",
     }
-    summary = {"networks": networks, "level": level, "seed": seed, "directions": rows}
-    _finish(out, "symmetry", figures.plot_symmetry(responses), summary, as_json, columns)
+    _finish(out, "symmetry", report.picture(), report.summary(), as_json, columns)
 
 
 @app.command(
@@ -393,43 +275,26 @@ def adaptive(
     as_json: AsJson = False,
 ) -> None:
     """Figure 9: the geometry along the forward process from one image."""
-    from sads.theory import figures
-
     check_folder(out)
     score_family = read_family(family, shape, option or [], "epsilon", "linear")
     images, name = read_data(image, score_family.shape, resize=True)
-    picture_of = images[0]
     with progress_bar("networks", "error {:.1%}", quiet=as_json) as progress:
-        geometry = sads.estimate_geometry(
-            score_family, networks, seed=seed, progress=progress,
-            probe=sads.probe("forward", images=picture_of[None]),
-        )  # fmt: skip
-    directions = geometry.directions()
-    along = unit(picture_of)
-    first = directions.avoided(min(12, geometry.dimension)).flatten(1)
-    energy = geometry.energy(along)
-    summary = {
-        "image": name,
-        "networks": geometry.num_networks,
-        "eigenvalues": directions.values[:12].tolist(),
-        "eigenvalue_errors": directions.value_errors[:12].tolist(),
-        "trace": float(directions.values.sum()),
-        "energy_along_image": {"value": energy.value, "error": energy.error},
-        "image_energy_in_first_12": float((first @ along).square().sum()),
-    }
+        report = report_adaptive(
+            score_family, images[0], name, networks, seed=seed, progress=progress
+        )
+    summary = report.summary()
+    energy = summary["energy_along_image"]
     if not as_json:
         print_rows(
             {
-                "networks": f"{geometry.num_networks:,}",
-                "first eigenvalues": ", ".join(f"{v:.4g}" for v in directions.values[:4].tolist()),
+                "networks": f"{summary['networks']:,}",
+                "first eigenvalues": ", ".join(f"{v:.4g}" for v in summary["eigenvalues"][:4]),
                 "trace": f"{summary['trace']:.4g}",
-                "v^T G v along the image": f"{energy.value:.4g} ± {energy.error:.1g}",
+                "v^T G v along the image": f"{energy['value']:.4g} ± {energy['error']:.1g}",
                 "of the image in the first 12": f"{summary['image_energy_in_first_12']:.1%}",
             }
         )
-    _finish(
-        out, "adaptive", figures.plot_adaptive(picture_of, geometry, directions), summary, as_json
-    )
+    _finish(out, "adaptive", report.picture(), summary, as_json)
 
 
 @app.command(
@@ -507,13 +372,6 @@ def _numbers(text: str) -> list[float]:
         raise InvalidArgumentError(
             f"{text!r} is not a list of numbers; write 1,0.5,0.25 or the like"
         ) from error
-
-
-def _spread_steps(last: int) -> list[int]:
-    """0 and about 60 steps up to the last, evenly spread on a logarithmic scale."""
-    if last < 1:
-        raise InvalidArgumentError(f"give at least 1 step, got {last}")
-    return sorted({0, *(round(last ** (k / 60)) for k in range(61))})
 
 
 def _finish(
