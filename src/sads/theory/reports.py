@@ -294,7 +294,9 @@ class AdaptiveReport:
         return self.geometry.directions()
 
     def summary(self) -> dict[str, Any]:
-        energy = self.geometry.energy(unit(self.image))
+        along = unit(self.image)
+        first = self.directions.avoided(min(NUM_FIRST, self.geometry.dimension)).flatten(1)
+        energy = self.geometry.energy(along)
         return {
             "image": self.image_name,
             "networks": self.geometry.num_networks,
@@ -302,7 +304,7 @@ class AdaptiveReport:
             "eigenvalue_errors": self.directions.value_errors[:NUM_FIRST].tolist(),
             "trace": float(self.directions.values.sum()),
             "energy_along_image": {"value": energy.value, "error": energy.error},
-            "image_energy_in_first_12": energy_in_first(self.directions, self.image),
+            "image_energy_in_first_12": float((first @ along).square().sum()),
         }
 
     def picture(self) -> "Figure":
@@ -326,9 +328,3 @@ def report_adaptive(
         probe=probe("forward", images=image[None]),
     )  # fmt: skip
     return AdaptiveReport(image, image_name, geometry)
-
-
-def energy_in_first(directions: Directions, image: Tensor) -> float:
-    """The share of an image's energy in the span of the first eigenvectors."""
-    first = directions.avoided(min(NUM_FIRST, len(directions.values))).flatten(1)
-    return float((first @ unit(image)).square().sum())
