@@ -4,6 +4,7 @@ import pytest
 import torch
 
 import sads
+from sads import plots
 from sads.experiments import theory_figures
 from sads.experiments.figure import Context
 from sads.experiments.figures import FIGURES
@@ -34,6 +35,8 @@ def test_smoke_scale_gives_a_picture_a_table_and_claims(tmp_path, figure):
     assert figure.cells(context) == []
     outcome = figure.draw(context)
     assert list(outcome.pictures) == [figure.name]
+    path = plots.save(outcome.pictures[figure.name], tmp_path / "picture.png")
+    assert path.stat().st_size > 10_000
     assert all(row.keys() == outcome.table[0].keys() for row in outcome.table)
     assert len(outcome.claims) == CLAIMS[figure.name]
     expected = {NOT_TESTED} if figure.name == "fig9" else {SUPPORTED}  # fig9 has two images

@@ -2,8 +2,9 @@
 
 `lemmas` and `theorem1` are Lemmas 1 and 2 and Theorem 1; Theorem 2 is `sads.alignment`;
 `propositions` tests Propositions 1 to 3 on a geometry, with `examples` that keep and break their
-assumptions; `markov` is Equation 4 and `landscape` its Figure 5; `symmetry` is Figure 3; and
-`predict` says before training which vectors of Figure 2's bases are hard.
+assumptions; `markov` is Equation 4 and `landscape` its Figure 5; `symmetry` is Figure 3;
+`predict` says before training which vectors of Figure 2's bases are hard; and `reports` puts
+Figures 3, 4, 5 and 9 together.
 """
 
 from sads.theory.examples import Example, examples
