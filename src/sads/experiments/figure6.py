@@ -49,7 +49,7 @@ SETTINGS = {
         {
             **dict.fromkeys(PANELS, Budget(10_000, 200, 64, 1e-3, 400, 25, "ddpm")),
             "dit-2": Budget(10_000, 400, 64, 1e-3, 400, 50, "ddpm"),
-            "dit-4": Budget(10_000, 800, 64, 1e-3, 400, 50, "ddpm"),
+            "dit-4": Budget(10_000, 400, 64, 1e-3, 400, 50, "ddpm"),
         },
     ),
     "paper": Settings(

@@ -44,19 +44,19 @@ SETTINGS: dict[str, dict[str, Settings]] = {
     "laptop": {
         "digits": Settings(
             _family((1, 8, 8), TWO_LEVELS, 1), 4096, 5, CURVE,
-            Budget(10_000, 600, 64, 1e-3, 400, 20, "dpm-solver"), (100, 200, 400, 600),
+            Budget(10_000, 500, 64, 1e-3, 400, 20, "dpm-solver"), (100, 200, 300, 500),
         ),
         "mnist": Settings(
             _family((1, 14, 14), TWO_LEVELS, 1), 4096, 3, (*EXTREMES, "random:0"),
-            Budget(9_000, 400, 64, 1e-3, 400, 20, "dpm-solver"), (100, 200, 400),
+            Budget(9_000, 300, 64, 1e-3, 400, 20, "dpm-solver"), (100, 200, 300),
         ),
         "cifar10": Settings(
             _family((3, 16, 16), (1, 1), 1), 4096, 2, (*EXTREMES, "random:0"),
-            Budget(9_000, 300, 64, 1e-3, 400, 20, "dpm-solver", 16), (100, 300),
+            Budget(9_000, 200, 64, 1e-3, 300, 20, "dpm-solver", 16), (100, 200),
         ),
         "faces": Settings(
             _family((1, 28, 28), (1, 1), 1), 4096, 2, EXTREMES,
-            Budget(400, 300, 32, 1e-3, 200, 20, "dpm-solver", 16), (100, 300),
+            Budget(400, 200, 32, 1e-3, 133, 20, "dpm-solver", 16), (100, 200),
         ),
     },
     "paper": {

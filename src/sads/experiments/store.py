@@ -7,6 +7,7 @@
     work/HASH/              checkpoint of a cell under way, and its lock
     damaged/                cells that could not be read, set aside
     index.json              all records in one file; a cache that is rebuilt from `cells`
+    journal.txt             a line for every cell that was finished here, in that order
 
 A cell appears by one rename, so it is there and whole or not there. On object stores, which have
 no rename, `record.json` is written last and plays that part. A process that computes a cell holds
@@ -117,6 +118,8 @@ class Store:
         if self.is_local:
             with contextlib.suppress(OSError):  # somebody else's is there: theirs counts
                 os.rename(folder, target)
+                with open(self._path("journal.txt"), "a") as journal:
+                    journal.write(f"{record.cell.hash} {record.cell.label}\n")
         else:
             for path in _files(folder, last="record.json"):
                 self._fs.put_file(str(path), f"{target}/{path.name}")

@@ -1,0 +1,204 @@
+"""Sweeps: in turn, in processes, on Ray; killed at any moment."""
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from sads.errors import ClusterError, InvalidArgumentError
+from sads.experiments import run
+from sads.experiments.run import get_geometry
+from sads.experiments.spec import Budget, Cell, FamilySpec, GeometrySpec
+from sads.experiments.store import Store
+from sads.experiments.sweep import Cluster, connect, geometry_on_ray, sweep
+
+FAMILY = FamilySpec("mlp", (1, 4, 4), (("depth", 1), ("width", 16)))
+GEOMETRY = GeometrySpec(FAMILY, 32)
+QUICK = Budget(100, 5, 20, 1e-3, 20, 3, "ddpm", 1)
+SLOW = Budget(100, 1500, 20, 1e-3, 20, 3, "ddpm", 1)  # long enough to be killed in
+
+
+def cells(budget=QUICK, count=4):
+    return [Cell(GEOMETRY, f"eigenvector:{rank}", budget, 0) for rank in range(count)]
+
+
+def numbers(store):
+    """What must not depend on how a sweep was run."""
+    return {k: (r.evaluations, r.losses, r.facts) for k, r in store.records().items()}
+
+
+def test_processes_give_the_numbers_of_one(tmp_path):
+    one, two = Store(tmp_path / "one"), Store(tmp_path / "two")
+    assert sweep(cells(), one, num_workers=1).finished == 4
+    seen = []
+    board = sweep(cells(), two, num_workers=2, watch=lambda b: seen.append(len(b.running)))
+    assert (board.finished, board.failed, board.found) == (4, {}, 0)
+    assert max(seen) == 2
+    assert numbers(one) == numbers(two)
+    again = sweep(cells(), two, num_workers=2)
+    assert (again.finished, again.found) == (0, 4)
+
+
+def test_a_cell_that_cannot_be_computed_fails_alone(tmp_path):
+    store = Store(tmp_path / "store")
+    bad = Cell(GEOMETRY, "images:nowhere", QUICK, 0)
+    board = sweep([bad, *cells(count=1)], store, num_workers=1)
+    assert board.finished == 1
+    assert "--images nowhere=" in board.failed[bad]
+
+
+def test_a_cell_of_another_sweep_is_waited_for(tmp_path, monkeypatch):
+    """Somebody else holds the cell; when he lets go without a result, it is computed here."""
+    store = Store(tmp_path / "store")
+    (cell,) = cells(count=1)
+    get_geometry(GEOMETRY, store)
+    busy = []
+
+    def attempt(*arguments, original=run.run_cell):
+        if len(busy) < 2:
+            with store.work_folder(cell) as mine:
+                assert mine is not None
+                result = original(*arguments)
+            busy.append(result)
+            return result
+        return original(*arguments)
+
+    monkeypatch.setattr("sads.experiments.sweep.run_cell", attempt)
+    monkeypatch.setattr("sads.experiments.sweep.BUSY_SECONDS", 0.01)
+    board = sweep([cell], store, num_workers=1)
+    assert busy == [None, None]
+    assert (board.finished, board.failed) == (1, {})
+
+
+def test_refuses_no_workers(tmp_path):
+    with pytest.raises(InvalidArgumentError, match="at least 1 worker"):
+        sweep(cells(), Store(tmp_path / "store"), num_workers=0)
+
+
+DRIVER = """
+import json, sys
+sys.path.insert(0, sys.argv[2])
+from test_sweep import SLOW, cells
+from sads.experiments.store import Store
+from sads.experiments.sweep import sweep
+if __name__ == "__main__":
+    board = sweep(cells(SLOW, 6), Store(sys.argv[1]), num_workers=2)
+    print(json.dumps([board.finished + board.found, len(board.failed), board.notes]))
+"""
+
+
+def start_sweep(folder):
+    driver = folder.parent / "driver.py"
+    driver.write_text(DRIVER)
+    command = [sys.executable, str(driver), str(folder), str(Path(__file__).parent)]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    return subprocess.Popen(command, stdout=subprocess.PIPE, env=environment, text=True)
+
+
+def children(pid):
+    """Worker processes; not multiprocessing's tracker of resources."""
+    listed = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+    return [
+        int(child)
+        for child in listed
+        if b"spawn_main" in Path(f"/proc/{child}/cmdline").read_bytes()
+    ]
+
+
+def work_under_way(folder):
+    return len(list(folder.glob("work/*/checkpoint.safetensors")))
+
+
+def wait_until(condition, seconds=60):
+    limit = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < limit, "waited too long"
+        time.sleep(0.02)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="finds processes in /proc")
+def test_ten_kills_and_a_dead_worker_change_nothing(tmp_path):
+    """`kill -9` of a sweep at ten random moments, and of a worker under it once."""
+    undisturbed, folder = tmp_path / "undisturbed", tmp_path / "killed"
+    sweep(cells(SLOW, 6), Store(undisturbed), num_workers=1)
+    get_geometry(GEOMETRY, Store(folder))
+    moments = random.Random(0)
+    for _ in range(10):
+        process = start_sweep(folder)
+        wait_until(lambda: work_under_way(folder))
+        time.sleep(moments.uniform(0, 0.25))
+        assert process.poll() is None, "the sweep ended before it was killed"
+        workers = children(process.pid)
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+        process.stdout.close()
+        wait_until(lambda pids=workers: not any(Path(f"/proc/{p}").exists() for p in pids))
+    process = start_sweep(folder)
+    wait_until(lambda: len(children(process.pid)) == 2 and work_under_way(folder))
+    os.kill(children(process.pid)[0], signal.SIGKILL)
+    output, _ = process.communicate(timeout=120)
+    done, failed, notes = json.loads(output)
+    assert (done, failed) == (6, 0)
+    assert any("its process died (exit code -9)" in note for note in notes)
+    assert numbers(Store(folder)) == numbers(Store(undisturbed))
+    journal = (folder / "journal.txt").read_text().splitlines()
+    finished = Counter(line.split()[0] for line in journal)
+    assert set(finished.values()) == {1}
+    assert not list(folder.glob("work/*"))
+
+
+class TestRay:
+    """A cluster of two nodes on this machine."""
+
+    @pytest.fixture(scope="class")
+    def nodes(self):
+        ray = pytest.importorskip("ray")
+        from ray.cluster_utils import Cluster as LocalCluster
+
+        os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
+        options = {"num_cpus": 1, "include_dashboard": False, "node_ip_address": "127.0.0.1"}
+        options["object_store_memory"] = 100 << 20
+        local = LocalCluster(initialize_head=True, head_node_args=options)
+        second = local.add_node(num_cpus=1, object_store_memory=100 << 20)
+        local.wait_for_nodes()
+        yield local, second
+        ray.shutdown()
+        local.shutdown()
+
+    @pytest.mark.slow
+    @pytest.mark.filterwarnings("ignore")
+    def test_sweep_and_geometry_survive_the_death_of_a_node(self, nodes, tmp_path):
+        local, second = nodes
+        cluster = Cluster(local.address)
+        spec = GeometrySpec(FamilySpec("cnn", (1, 4, 4)), 256)
+        sharded = geometry_on_ray(spec, cluster)
+        alone = get_geometry(spec, Store(tmp_path / "alone"))
+        assert sharded.num_networks == alone.num_networks == 256
+        difference = (sharded.matrix() - alone.matrix()).abs().max()
+        assert difference <= 1e-12 * alone.matrix().abs().max()
+
+        in_turn, on_ray = Store(tmp_path / "in-turn"), Store(tmp_path / "on-ray")
+        sweep(cells(SLOW, 6), in_turn, num_workers=1)
+        removed = []
+
+        def kill_a_node(board):
+            if board.finished >= 2 and not removed:
+                removed.append(second)
+                local.remove_node(second, allow_graceful=False)
+
+        board = sweep(cells(SLOW, 6), on_ray, cluster=cluster, watch=kill_a_node)
+        assert removed
+        assert (board.finished, board.failed) == (6, {})
+        assert numbers(on_ray) == numbers(in_turn)
+
+    def test_nobody_answers(self):
+        with pytest.raises(ClusterError, match=r"no Ray cluster answers at 127.0.0.1:1 "):
+            connect(Cluster("127.0.0.1:1"))
