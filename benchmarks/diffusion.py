@@ -3,12 +3,13 @@
     python benchmarks/diffusion.py             # minutes, most of them compiling
     python benchmarks/diffusion.py --rounds 20
 
-Plain: an eager network with contiguous (NCHW) memory, all threads on one batch of 250; for
-training the usual loop with `torch.optim.Adam`. `sads`: what `sads.train` and `sads.sample` do for
-long runs. The two take turns, so that a busy machine slows both; printed are medians over rounds
-and the best, and the median of the ratio in each round with its quartiles. Compiling comes first
-and is timed on its own. FLOP/s count the convolutions and matrix products (a backward pass as two
-forward ones) and are also given as a share of the machine's matrix product, measured each round.
+Plain: an eager network, all threads on one batch of 250; for training the usual loop with
+`torch.optim.Adam`. `sads`: what `sads.train` and `sads.sample` do for long runs, and with
+`--no-compile` for short ones; `--threads 1` is for runs beside others. The two take turns, so that
+a busy machine slows both; printed are medians over rounds and the best, and the median of the ratio
+in each round with its quartiles. Compiling comes first and is timed on its own. FLOP/s count the
+convolutions and matrix products (a backward pass as two forward ones) and are also given as a share
+of the machine's matrix product, measured each round.
 """
 
 import argparse
@@ -22,7 +23,13 @@ from torch import nn
 
 import sads
 from sads.diffusion.sample import default_batch_size
-from sads.diffusion.speed import count_flops, fast_forward, fast_inference, one_thread_each
+from sads.diffusion.speed import (
+    count_flops,
+    fast_forward,
+    fast_inference,
+    num_shards,
+    one_thread_each,
+)
 from sads.diffusion.train import TrainingOptions, new_state, noised, training_steps
 
 BATCH = 250
@@ -50,12 +57,19 @@ def plain_training(family: sads.ScoreFamily, x: torch.Tensor) -> Callable[[], No
     return step
 
 
-def fast_training(family: sads.ScoreFamily, x: torch.Tensor) -> Callable[[], object]:
+def fast_training(family: sads.ScoreFamily, x: torch.Tensor, compile: bool) -> Callable[[], float]:
+    """Returns the seconds of a step, without those to start the workers."""
     options = TrainingOptions(iterations=10**9, batch_size=BATCH)
     state = new_state(family, options, torch.device("cpu"))
-    forward = fast_forward(state.network, family, math.inf, compile=True)
-    steps = training_steps(state, forward, family, x, options)
-    return lambda: next(steps)
+    forward = fast_forward(state.network, family, math.inf, compile)
+    shards = num_shards(family, BATCH, torch.device("cpu"))
+
+    def step() -> float:
+        with one_thread_each(shards) as pool:
+            steps = training_steps(state, forward, family, x, options, shards, pool)
+            return seconds(lambda: next(steps))
+
+    return step
 
 
 def compare(
@@ -94,18 +108,22 @@ def gemm_peak() -> float:
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--rounds", type=int, default=9)
-    rounds = parser.parse_args().rounds
+    parser.add_argument("--threads", type=int, default=torch.get_num_threads())
+    parser.add_argument("--compile", action=argparse.BooleanOptionalAction, default=True)
+    arguments = parser.parse_args()
+    rounds, compile = arguments.rounds, arguments.compile
+    torch.set_num_threads(arguments.threads)
     torch.manual_seed(0)
     family = sads.family("iddpm", (1, 16, 16))
     flops = count_flops(family)
     print(f"iDDPM 1x16x16, {flops / 1e6:.1f} MFLOP per sample, {torch.get_num_threads()} threads")
 
     x = sads.rank_one(sads.basis("dct", family.shape).vectors[17], 10_000, seed=1)
-    plain, fast = plain_training(family, x), fast_training(family, x)
-    print(f"compiling for training: {seconds(fast):.0f} s", flush=True)
+    plain, fast = plain_training(family, x), fast_training(family, x, compile)
+    print(f"first training step, with any compiling: {fast():.0f} s", flush=True)
     compare(
         f"a training step at batch {BATCH}", rounds, 3 * flops * BATCH,
-        lambda: seconds(plain), lambda: seconds(fast),
+        lambda: seconds(plain), fast,
     )  # fmt: skip
 
     network = family.build()
@@ -116,8 +134,8 @@ def main() -> None:
     noise = torch.randn(BATCH, *family.shape)
     with one_thread_each(workers):
         start = time.perf_counter()
-        forward = fast_inference(network, family, math.inf, size, compile=True)
-        print(f"\ncompiling for sampling: {time.perf_counter() - start:.0f} s", flush=True)
+        forward = fast_inference(network, family, math.inf, size, compile)
+        print(f"\nany compiling for sampling: {time.perf_counter() - start:.0f} s", flush=True)
 
     @torch.no_grad()
     def several(_: int) -> None:

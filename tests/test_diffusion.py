@@ -18,8 +18,10 @@ import sads
 from cases import small_family
 from sads.diffusion.model import ScoreModel, read_tensors
 from sads.diffusion.sample import SAMPLERS, ddim, ddpm, dpm_solver, spread_levels
+from sads.diffusion.speed import num_shards, samples_are_independent
 from sads.diffusion.train import TrainingOptions, batch_indices, noised
 from sads.errors import CheckpointError, DataError, DivergedError, InvalidArgumentError
+from sads.family import ScoreFamily
 
 LINEAR = sads.Schedule()
 
@@ -167,6 +169,40 @@ def test_threads_and_compiling_change_nothing_but_rounding() -> None:
         torch.set_num_threads(num_threads)
     assert torch.allclose(y, expected, atol=1e-4)
     assert sorted(counts) == list(range(1, 16))
+
+
+def test_a_core_for_each_half_of_a_batch_changes_nothing_but_rounding() -> None:
+    family = sads.family("iddpm", (1, 16, 16))
+    x = torch.randn(25, *family.shape)
+    num_threads = torch.get_num_threads()
+    try:
+        torch.set_num_threads(2)
+        assert num_shards(family, 25, torch.device("cpu")) == 2
+        halves, again = (sads.train(family, x, iterations=2, batch_size=25) for _ in range(2))
+        assert torch.get_num_threads() == 2
+        torch.set_num_threads(1)
+        whole = sads.train(family, x, iterations=2, batch_size=25)
+    finally:
+        torch.set_num_threads(num_threads)
+    assert torch.equal(halves.losses, again.losses)
+    assert torch.allclose(halves.losses, whole.losses, rtol=1e-5)
+
+
+def test_batches_of_networks_that_mix_samples_stay_whole() -> None:
+    def build(layer: nn.Module) -> ScoreFamily:
+        class Mixing(nn.Module):
+            def __init__(self) -> None:
+                super().__init__()
+                self.layers = nn.Sequential(nn.Linear(8, 8), layer, nn.Linear(8, 8))
+
+            def forward(self, x: Tensor, t: Tensor) -> Tensor:
+                return self.layers(x)
+
+        return sads.family(Mixing, (8,))
+
+    assert samples_are_independent(build(nn.SiLU()))
+    assert not samples_are_independent(build(nn.BatchNorm1d(8)))
+    assert not samples_are_independent(build(nn.Dropout(0.5)))
 
 
 def test_a_network_that_fails_in_a_thread_fails_the_call() -> None:

@@ -10,6 +10,7 @@ from sads.commands.alignment import app as alignment_app
 from sads.commands.diffusion import app as diffusion_app
 from sads.commands.geometry import app as geometry_app
 from sads.commands.printing import console, messages
+from sads.commands.reproduce import app as reproduce_app
 from sads.commands.theory import app as theory_app
 from sads.errors import SadsError
 
@@ -26,6 +27,7 @@ app.add_typer(geometry_app)
 app.add_typer(alignment_app)
 app.add_typer(theory_app)
 app.add_typer(diffusion_app)
+app.add_typer(reproduce_app)
 # The base of all usage errors; typer carries a click of its own, so it is reached from here.
 ClickException: type[Exception] = typer.BadParameter.__mro__[2]
 

@@ -13,6 +13,7 @@ import torch
 from matplotlib import pyplot as plt
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.image import AxesImage
 from matplotlib.ticker import MaxNLocator
 from numpy.typing import ArrayLike
 from torch import Tensor
@@ -152,24 +153,33 @@ def plot_basis_values(basis: Basis, values: ArrayLike, label: str) -> Figure:
         values: (D,), such as the MSW2 of models trained on each vector.
         label: what the numbers are, for the colour bar.
     """
-    picture = basis.layout(values)
-    rows, columns = picture.shape
-    axis = {"canonical": "pixel", "hadamard": "sequency", "haar": ""}.get(basis.name, "frequency")
+    rows, columns = basis.layout(values).shape
     with plt.rc_context(STYLE):
         height = 0.5 + 2.6 * max(0.3, min(rows / columns, 1.5))
         figure, axes = plt.subplots(figsize=(3.6, height), layout="constrained")
-        image = axes.imshow(picture, cmap="viridis", extent=_extent(basis, rows, columns))
-        _bare(axes)
-        axes.set_title(f"{basis.name}  {'x'.join(map(str, basis.shape))}", fontsize=10)
-        if basis.name == "haar":
-            _mark_scales(axes, basis)
-        if basis.shape[0] == 1 and len(basis.spatial) == 2 and axis:
-            axes.tick_params(length=2, labelsize=7)
-            axes.xaxis.set_major_locator(MaxNLocator(5, integer=True))
-            axes.yaxis.set_major_locator(MaxNLocator(5, integer=True))
-            axes.set(xlabel=f"horizontal {axis}", ylabel=f"vertical {axis}")
+        image = show_basis_values(axes, basis, values)
         figure.colorbar(image, label=label, shrink=0.85)
     return figure
+
+
+def show_basis_values(
+    axes: Axes, basis: Basis, values: ArrayLike, low: float | None = None, high: float | None = None
+) -> AxesImage:
+    """One number a vector, in colours from `low` to `high`, with the axes of its layout."""
+    picture = basis.layout(values)
+    axis = {"canonical": "pixel", "hadamard": "sequency", "haar": ""}.get(basis.name, "frequency")
+    extent = _extent(basis, *picture.shape)
+    image = axes.imshow(picture, cmap="viridis", extent=extent, vmin=low, vmax=high)
+    _bare(axes)
+    axes.set_title(f"{basis.name}  {'x'.join(map(str, basis.shape))}", fontsize=10)
+    if basis.name == "haar":
+        _mark_scales(axes, basis)
+    if basis.shape[0] == 1 and len(basis.spatial) == 2 and axis:
+        axes.tick_params(length=2, labelsize=7)
+        axes.xaxis.set_major_locator(MaxNLocator(5, integer=True))
+        axes.yaxis.set_major_locator(MaxNLocator(5, integer=True))
+        axes.set(xlabel=f"horizontal {axis}", ylabel=f"vertical {axis}")
+    return image
 
 
 def _extent(basis: Basis, rows: int, columns: int) -> tuple[float, float, float, float]:

@@ -1,8 +1,8 @@
 """The fast way to run a network, where it helps.
 
-Training: `channels_last` memory and `torch.compile`. Sampling: a batch of its own for every core,
-and `torch.compile` with the weights frozen into the layout that the convolutions want. What this
-gains is measured by `benchmarks/diffusion.py`.
+Every core works at samples of its own: at a part of the batch in training, at a batch of its own in
+sampling. Long jobs also use `torch.compile`, for sampling with the weights frozen into the layout
+that the convolutions want. What this gains is measured by `benchmarks/diffusion.py`.
 """
 
 import warnings
@@ -12,11 +12,12 @@ from contextlib import contextmanager
 
 import torch
 import torch._inductor.config as inductor
-from torch import Tensor, nn
+from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from sads.family import ScoreFamily
 
+SHARD_FLOPS = 5e8  # of a core's part of a batch: below this, a batch is not worth sharing out
 COMPILE_FLOPS = 2e13  # of a job: below this, compiling takes longer than it saves on two cores
 _said: set[str] = set()
 
@@ -29,6 +30,29 @@ def count_flops(family: ScoreFamily) -> int:
         with counter:
             network(torch.zeros(1, *family.shape), torch.zeros(1))
     return max(1, counter.get_total_flops())
+
+
+def num_shards(family: ScoreFamily, batch_size: int, device: torch.device) -> int:
+    """Into how many parts, one for every core, to split a training batch."""
+    if device.type != "cpu" or torch.get_num_threads() == 1:
+        return 1
+    shards = min(torch.get_num_threads(), int(3 * batch_size * count_flops(family) / SHARD_FLOPS))
+    if shards > 1 and not samples_are_independent(family):
+        say_once("the network mixes samples or draws random numbers; cores share whole batches")
+        return 1
+    return max(1, shards)
+
+
+def samples_are_independent(family: ScoreFamily) -> bool:
+    """Whether a sample's output in training is its own, unlike with batch norm or dropout."""
+    with torch.random.fork_rng(devices=[]), torch.no_grad():
+        network = family.build().train()
+        x, time = torch.randn(4, *family.shape), torch.zeros(4)
+        try:
+            apart = torch.cat([network(x[:2], time[:2]), network(x[2:], time[2:])])
+            return torch.allclose(network(x, time), apart, rtol=1e-3, atol=1e-5)
+        except RuntimeError:  # it wants batches of a certain size
+            return False
 
 
 def fast_forward(
@@ -103,16 +127,6 @@ def one_thread_each(num_workers: int) -> Iterator[ThreadPoolExecutor | None]:
     finally:
         pool.shutdown(cancel_futures=True)
         torch.set_num_threads(num_threads)
-
-
-def arrange(x: Tensor) -> Tensor:
-    """Images with channels last in memory, which convolutions on CPUs and GPUs prefer."""
-    return x.contiguous(memory_format=torch.channels_last) if x.ndim == 4 else x
-
-
-def arrange_network(network: nn.Module) -> nn.Module:
-    has_images = any(isinstance(module, nn.Conv2d) for module in network.modules())
-    return network.to(memory_format=torch.channels_last) if has_images else network  # type: ignore
 
 
 def say_once(message: str) -> None:

@@ -11,7 +11,9 @@ import math
 import platform
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
+from functools import partial, reduce
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -21,7 +23,7 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from sads.diffusion.model import ScoreModel, read_tensors
-from sads.diffusion.speed import arrange, arrange_network, fast_forward
+from sads.diffusion.speed import fast_forward, num_shards, one_thread_each
 from sads.errors import CheckpointError, DataError, DivergedError, InvalidArgumentError
 from sads.family import ScoreFamily
 from sads.files import replacing
@@ -101,7 +103,8 @@ def train(
     )
     check_data(family, x, batch_size)
     started = time.perf_counter()
-    state = new_state(family, options, usable_device(device))
+    device = usable_device(device)
+    state = new_state(family, options, device)
     identity = {
         "family": family.describe(),
         "options": {k: v for k, v in asdict(options).items() if k != "iterations"},
@@ -116,12 +119,14 @@ def train(
                 "ask for more, or choose another folder"
             )
     forward = fast_forward(state.network, family, 3.0 * iterations * batch_size, compile)
-    for loss in training_steps(state, forward, family, x, options):
-        done = state.iteration
-        if progress:
-            progress(done, iterations, loss)
-        if path is not None and (done % checkpoint_every == 0 or done == iterations):
-            save_checkpoint(state, path, identity)
+    shards = num_shards(family, batch_size, device)
+    with one_thread_each(shards) as pool:
+        for loss in training_steps(state, forward, family, x, options, shards, pool):
+            done = state.iteration
+            if progress:
+                progress(done, iterations, loss)
+            if path is not None and (done % checkpoint_every == 0 or done == iterations):
+                save_checkpoint(state, path, identity)
     if state.average is not None:
         state.network.load_state_dict(state.average)
     provenance = {
@@ -141,20 +146,27 @@ def training_steps(
     family: ScoreFamily,
     x: Tensor,
     options: TrainingOptions,
+    shards: int = 1,
+    pool: ThreadPoolExecutor | None = None,
 ) -> Iterator[float]:
-    """The updates that are left, one at a time; yields the loss. The caller logs and stops."""
+    """The updates that are left, one at a time; yields the loss. The caller logs and stops.
+
+    With a pool, each of its workers takes one of the `shards` of the batch.
+    """
     device = next(state.network.parameters()).device
-    parameters = list(state.network.parameters())
+    parameters = [p for p in state.network.parameters() if p.requires_grad]
     state.network.train()
     while state.iteration < options.iterations:
         x0 = x[batch_indices(len(x), options, state.iteration)].to(device)
         x_t, levels, target = noised(family, x0, options.seed, state.iteration)
         time = family.schedule.network_time(levels).to(device)
-        loss = (forward(arrange(x_t), time) - target).square().mean()
-        state.optimiser.zero_grad(set_to_none=True)
-        loss.backward()
+        batch = zip(*(part.tensor_split(shards) for part in (x_t, time, target)), strict=True)
+        gradient = partial(loss_and_gradients, forward, parameters, target.numel())
+        parts = list(pool.map(gradient, batch) if pool else map(gradient, batch))
+        value = sum(loss for loss, _ in parts)
+        for parameter, *gradients in zip(parameters, *(g for _, g in parts), strict=True):
+            parameter.grad = reduce(torch.add, gradients)
         nn.utils.clip_grad_norm_(parameters, options.max_gradient_norm)
-        value = float(loss.detach())
         if not math.isfinite(value):
             raise DivergedError(
                 f"the loss is {value} at update {state.iteration + 1}; lower the learning rate "
@@ -166,6 +178,19 @@ def training_steps(
                 state.average[name].lerp_(weight, 1 - options.ema_decay)
         state.losses.append(value)
         yield value
+
+
+def loss_and_gradients(
+    forward: nn.Module,
+    parameters: list[nn.Parameter],
+    num_entries: int,
+    shard: tuple[Tensor, Tensor, Tensor],
+) -> tuple[float, tuple[Tensor, ...]]:
+    """The part of the batch's mean squared error that is due to some of its samples."""
+    x_t, time, target = shard
+    loss = (forward(x_t, time) - target).square().sum() / num_entries
+    gradients = torch.autograd.grad(loss, parameters, materialize_grads=True)
+    return loss.item(), gradients
 
 
 def batch_indices(num_samples: int, options: TrainingOptions, iteration: int) -> Tensor:
@@ -199,7 +224,7 @@ def noised(
 def new_state(family: ScoreFamily, options: TrainingOptions, device: torch.device) -> TrainingState:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(options.seed)
-        network = arrange_network(family.build().to(device))
+        network = family.build().to(device)
     optimiser = torch.optim.Adam(network.parameters(), lr=options.learning_rate, fused=True)
     average = None
     if options.ema_decay is not None:

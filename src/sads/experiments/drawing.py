@@ -4,12 +4,25 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
+import torch
 from matplotlib import pyplot as plt
 from matplotlib.figure import Figure
+from torch import Tensor
 
+from sads.data.bases import basis
 from sads.directions import EQUAL, Directions
 from sads.geometry.geometry import Geometry
-from sads.plots import BLUE, INK, ORANGE, STYLE, show_vector, show_vector_energy, title_of
+from sads.plots import (
+    BLUE,
+    GREY,
+    INK,
+    ORANGE,
+    STYLE,
+    show_basis_values,
+    show_vector,
+    show_vector_energy,
+    title_of,
+)
 
 
 def plot_training_along_directions(
@@ -32,7 +45,7 @@ def plot_training_along_directions(
             face = BLUE if row["cluster of"] == 1 else "white"
             axes.plot(place, row["MSW2"], "o", ms=6, mec=BLUE, mfc=face, zorder=4)
         axes.set_ylabel("MSW$_2$ (mean ± s.e.)", color=BLUE)
-        axes.set_ylim(bottom=0)
+        axes.set_ylim(0, 1.12 * float((means + errors).max()))
         axes.set_xticks(places, [f"$u_{{{rank + 1}}}$" for rank in ranks])
         axes.set_xlim(-0.5, len(rows) - 0.5)
         right = axes.twinx()
@@ -60,7 +73,166 @@ def plot_training_along_directions(
                 bottom.set_ylabel("Fourier\nenergy", fontsize=8)
         if any(row["cluster of"] > 1 for row in rows):
             figure.supxlabel(
-                "hollow: a cluster that cannot be told apart; each seed another vector of its span",
+                "hollow: a cluster; each seed trains on another vector of its span",
                 fontsize=7.5, color=INK,
             )  # fmt: skip
     return figure
+
+
+def plot_spheres(spheres: Mapping[str, Tensor], rows: Sequence[Mapping[str, Any]]) -> Figure:
+    """Figure 1: samples in the span of each sphere, coloured by their distance from the span.
+
+    Args:
+        spheres: (N, 4), three coordinates in the subspace and the distance from it.
+    """
+    radius = np.sqrt(256)
+    limit = 1.35 * radius
+    turn, height = np.meshgrid(np.linspace(0, 2 * np.pi, 37), np.linspace(0, np.pi, 19))
+    ball = radius * np.stack(
+        [np.cos(turn) * np.sin(height), np.sin(turn) * np.sin(height), np.cos(height)]
+    )
+    with plt.rc_context(STYLE):
+        figure = plt.figure(figsize=(8, 4.4), layout="constrained")
+        largest = max(float(s[:, 3].quantile(0.95)) for s in spheres.values())
+        for place, (row, (end, sphere)) in enumerate(
+            zip(rows, spheres.items(), strict=True), start=1
+        ):
+            axes: Any = figure.add_subplot(1, 2, place, projection="3d")
+            axes.plot_wireframe(*ball, color=GREY, lw=0.3, alpha=0.7)
+            points = axes.scatter(
+                *sphere[:, :3].T.numpy(), c=sphere[:, 3].numpy(), s=4, cmap="viridis",
+                vmin=0, vmax=largest, depthshade=False,
+            )  # fmt: skip
+            axes.set(xlim=(-limit, limit), ylim=(-limit, limit), zlim=(-limit, limit))
+            axes.set_box_aspect((1, 1, 1))
+            axes.set(xticklabels=[], yticklabels=[], zticklabels=[])
+            axes.set_title(
+                f"sphere in the most {end} directions\n"
+                f"SW$_2$ = {_measured(row, 'SW2')}, MSW$_2$ = {_measured(row, 'MSW2')}",
+                fontsize=9,
+            )
+        figure.colorbar(points, ax=figure.axes, shrink=0.6, label="distance from the subspace")
+    return figure
+
+
+def plot_bases(values: Mapping[str, np.ndarray], shape: tuple[int, ...]) -> Figure:
+    """Figure 2: one picture a basis, on one scale of colours; white where nothing was run."""
+    known = np.concatenate([v[np.isfinite(v)] for v in values.values()])
+    low, high = known.min(), known.max()
+    with plt.rc_context(STYLE):
+        figure, axes = plt.subplots(
+            1, len(values), figsize=(2.3 * len(values) + 0.8, 2.8), squeeze=False,
+            layout="constrained",
+        )  # fmt: skip
+        for place, (name, numbers) in zip(axes[0], values.items(), strict=True):
+            image = show_basis_values(place, basis(name, shape), numbers, low, high)
+        figure.colorbar(image, ax=axes, label="MSW$_2$", shrink=0.85)
+    return figure
+
+
+def plot_energy_against_distance(
+    values: Mapping[str, np.ndarray], energies: Mapping[str, np.ndarray]
+) -> Figure:
+    """What the geometry says before training against what training gave, vector by vector."""
+    colors = dict(zip(values, plt.get_cmap("tab10").colors, strict=False))  # type: ignore[attr-defined]
+    with plt.rc_context(STYLE):
+        figure, axes = plt.subplots(figsize=(5.2, 3.8), layout="constrained")
+        for name, numbers in values.items():
+            axes.plot(
+                energies[name], numbers, ".", ms=5, alpha=0.75, color=colors[name], label=name
+            )
+        axes.set(
+            xscale="log", xlabel="$v^T G\\,v$ before training", ylabel="MSW$_2$ after training"
+        )
+        axes.legend(frameon=False, fontsize=8, ncols=2)
+    return figure
+
+
+def plot_rotated_samples(
+    panel: str, samples: Mapping[str, Tensor], rows: Sequence[Mapping[str, Any]], iterations: int
+) -> Figure:
+    """Figure 7: a grid of samples for each rotation, as they come, on the scale of the data."""
+    side = 8
+    with plt.rc_context(STYLE):
+        figure, axes = plt.subplots(
+            1, len(samples), figsize=(3.1 * len(samples), 3.7), squeeze=False, layout="constrained"
+        )
+        for place, row, images in zip(axes[0], rows, samples.values(), strict=True):
+            place.imshow(_grid(images[: side * side], side), cmap="gray", vmin=0, vmax=1)
+            place.set_axis_off()
+            text = f"{ROTATIONS[row['rotation']]}\n$\\alpha$ = {row['alpha']:.4g}, "
+            text += f"MSW$_2$ = {_measured(row, 'MSW2')}"
+            if "without digit" in row:
+                text += f"\nwithout a digit: {row['without digit']:.0%}"
+            place.set_title(text, fontsize=9)
+        figure.suptitle(f"{panel}: uncurated samples after {iterations:,} updates", fontsize=10)
+    return figure
+
+
+def plot_distance_against_alpha(panel: str, rows: Sequence[Mapping[str, Any]]) -> Figure:
+    """Figure 8: SW2 against alpha, one curve for each number of updates."""
+    stages = sorted({row["updates"] for row in rows})
+    colors = plt.get_cmap("viridis")(np.linspace(0.85, 0, len(stages)))
+    with plt.rc_context(STYLE):
+        figure, axes = plt.subplots(figsize=(6.4, 4.2), layout="constrained")
+        for stage, color in zip(stages, colors, strict=True):
+            points = [row for row in rows if row["updates"] == stage]
+            alpha = [row["alpha"] for row in points]
+            errors = np.nan_to_num([row["SW2 error"] for row in points])
+            axes.errorbar(
+                alpha, [row["SW2"] for row in points], errors, color=color, lw=1, capsize=2,
+                marker="o", ms=4, label=f"{stage:,} updates",
+            )  # fmt: skip
+        top = axes.get_ylim()[1]
+        for row in (row for row in rows if row["updates"] == stages[0]):
+            axes.axvline(row["alpha"], color=GREY, lw=0.5, zorder=0)
+            axes.text(
+                row["alpha"], top, f" {row['rotation']}", rotation=60, fontsize=7, va="bottom",
+                ha="left", color=INK,
+            )  # fmt: skip
+        axes.set(xscale="log", yscale="log")
+        axes.set(xlabel="alignment $\\alpha$", ylabel="SW$_2$ (mean ± s.e.)")
+        axes.legend(frameon=False, fontsize=8)
+        axes.set_title(f"{panel}, {rows[0]['seeds']} seeds", fontsize=10, pad=44, loc="left")
+    return figure
+
+
+def plot_distance_along_training(panel: str, rows: Sequence[Mapping[str, Any]]) -> Figure:
+    """SW2 against updates, a curve for each rotation, coloured by alpha."""
+    kinds = list(dict.fromkeys(row["rotation"] for row in rows))  # by alpha
+    colors = dict(zip(kinds, plt.get_cmap("coolwarm")(np.linspace(0, 1, len(kinds))), strict=True))
+    with plt.rc_context(STYLE):
+        figure, axes = plt.subplots(figsize=(6.4, 3.8), layout="constrained")
+        for kind in kinds:
+            points = [row for row in rows if row["rotation"] == kind]
+            errors = np.nan_to_num([row["SW2 error"] for row in points])
+            axes.errorbar(
+                [row["updates"] for row in points], [row["SW2"] for row in points], errors,
+                color=INK if kind == "identity" else colors[kind], capsize=2, marker="o", ms=3,
+                lw=2 if kind in ROTATIONS else 1, ls="-" if kind in ROTATIONS else "--",
+                label=f"{kind}, $\\alpha$ = {points[0]['alpha']:.3g}",
+            )  # fmt: skip
+        axes.set(xscale="log", yscale="log", xlabel="updates", ylabel="SW$_2$ (mean ± s.e.)")
+        axes.legend(frameon=False, fontsize=7.5, bbox_to_anchor=(1, 1), loc="upper left")
+        axes.set_title(f"{panel}, {rows[0]['seeds']} seeds", fontsize=10)
+    return figure
+
+
+ROTATIONS = {"min": "$W_{min}$", "identity": "no rotation", "max": "$W_{max}$"}
+
+
+def _grid(images: Tensor, side: int) -> np.ndarray:
+    """Images in [-1, 1] as one picture in [0, 1], (rows, columns[, 3]), with seams between."""
+    shown = (0.5 + images / 2).clamp(0, 1)
+    channels, height, width = shown.shape[1:]
+    count = -(-len(shown) // side)
+    canvas = torch.ones(channels, count * (height + 1) - 1, side * (width + 1) - 1)
+    for i, image in enumerate(shown):
+        y, x = (i // side) * (height + 1), (i % side) * (width + 1)
+        canvas[:, y : y + height, x : x + width] = image
+    return canvas.permute(1, 2, 0).squeeze(-1).numpy()
+
+
+def _measured(row: Mapping[str, Any], name: str) -> str:
+    error = row[f"{name} error"]
+    return f"{row[name]:.3g}" + ("" if np.isnan(error) else f" ± {error:.1g}")

@@ -1,14 +1,14 @@
 """What every figure of the paper is to `sads reproduce`: cells to compute, and a drawing."""
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from sads.errors import InvalidArgumentError
 from sads.experiments.run import Sources, get_geometry
 from sads.experiments.spec import Cell, GeometrySpec
 from sads.experiments.store import Record, Store
-from sads.experiments.verdict import Claim
+from sads.experiments.verdict import NOT_TESTED, Claim
 from sads.geometry.geometry import Geometry
 
 if TYPE_CHECKING:  # matplotlib is slow to import
@@ -39,6 +39,12 @@ class Context:
     def panels(self, names: Iterable[str]) -> list[str]:
         """Those that were asked for."""
         return [name for name in names if not self.only or name in self.only]
+
+    def tested(self, claims: Iterable[Claim]) -> list[Claim]:
+        """Claims about training; a smoke test trains too little to test any of them."""
+        if self.scale != "smoke":
+            return list(claims)
+        return [replace(claim, verdict=NOT_TESTED) for claim in claims]
 
     def records(self, cells: Iterable[Cell]) -> dict[Cell, Record]:
         """Of the cells that are done."""

@@ -15,8 +15,10 @@ import torch
 from torch import Tensor
 
 from sads.alignment import rotation
+from sads.classify import classify
 from sads.data.bases import basis
 from sads.data.images import read_images
+from sads.data.labels import load_labels
 from sads.data.source import SPHERE_DIRECTIONS
 from sads.data.synthetic import rank_one, sphere
 from sads.diffusion.model import ScoreModel
@@ -31,6 +33,7 @@ from sads.geometry.geometry import Geometry
 from sads.metrics import sliced_wasserstein
 
 LOSS_POINTS = 100  # of the loss curve that a record keeps
+DIGITS = ("images:digits", "images:mnist")  # what samples show can be judged
 CHECKPOINTS = 20  # of a training, at most one an update
 
 Report = Callable[[float], None]  # the share of a cell's training that is done, called often
@@ -75,7 +78,7 @@ def _compute(cell: Cell, store: Store, work: Path, sources: Sources, report: Rep
             continue
         model = _train(cell, x, iterations, work, spent, report)
         y = turned.undo(_sample(cell, model, iterations, report))
-        evaluations.append({"iterations": iterations, **_measure(cell, data.test, y)})
+        evaluations.append({"iterations": iterations, **_measure(cell, data, y)})
         write_json(path, evaluations[-1])
     folder = store.new_folder(cell)
     if cell.keep_samples:
@@ -137,6 +140,7 @@ class CellData:
     train: Tensor  # (N, *shape)
     test: Tensor  # (M, *shape), of which none is in `train`
     facts: dict[str, Any]
+    labels: Tensor | None = None  # (N,), of `train`
 
 
 def make_data(cell: Cell, geometry: Geometry, sources: Sources) -> CellData:
@@ -176,15 +180,21 @@ def data_vector(cell: Cell, geometry: Geometry) -> Tensor:
     raise InvalidArgumentError(f"a cell cannot have the data {cell.data!r}; see sads.experiments")
 
 
-def read_source(name: str, shape: tuple[int, ...], sources: Sources) -> Tensor:
-    """All images of a name, resized to a shape, shuffled, always in the same way."""
+def read_source(
+    name: str, shape: tuple[int, ...], sources: Sources
+) -> tuple[Tensor, Tensor | None]:
+    """All images of a name, resized, and their labels if known; shuffled, always the same way."""
     if name not in sources and name != "digits":
         raise DataError(
             f"where are the images {name!r}? Give --images {name}=FILE, a folder or hub:NAME"
         )
-    read = read_images(sources.get(name, name), size=(shape[1], shape[2]), channels=shape[0])
-    order = np.random.default_rng(0).permutation(len(read.images))
-    return read.images[torch.from_numpy(order)]
+    source = sources.get(name, name)
+    read = read_images(source, size=(shape[1], shape[2]), channels=shape[0])
+    order = torch.from_numpy(np.random.default_rng(0).permutation(len(read.images)))
+    labels = load_labels(source)
+    if labels is not None and len(labels) == len(order):
+        labels = labels[order]
+    return read.images[order], labels
 
 
 def digest_images(images: Tensor) -> str:
@@ -194,31 +204,47 @@ def digest_images(images: Tensor) -> str:
 
 def _split_images(cell: Cell, name: str, sources: Sources) -> CellData:
     """The first images train, the last ones test; at most a third of all are kept for the test."""
-    images = read_source(name, cell.family.shape, sources)
+    images, labels = read_source(name, cell.family.shape, sources)
     if digest_images(images) != cell.data_sha256:
         raise DataError(f"the images {name!r} are not those of the cell: they have changed")
     num_test = min(cell.budget.num_samples, len(images) // 3)
     num_train = min(cell.budget.num_data, len(images) - num_test)
     facts = {"num_train": num_train, "num_test": num_test}
-    return CellData(images[:num_train], images[len(images) - num_test :], facts)
+    labels = None if labels is None else labels[:num_train]
+    return CellData(images[:num_train], images[len(images) - num_test :], facts, labels)
 
 
-def _measure(cell: Cell, test: Tensor, y: Tensor) -> dict[str, Any]:
+def _measure(cell: Cell, data: CellData, y: Tensor) -> dict[str, Any]:
     """Distances of samples to fresh data; not finite samples are counted and left out."""
     whole = y.flatten(1).isfinite().all(dim=1)
     result: dict[str, Any] = {"finite_share": float(whole.double().mean())}
     if not whole.any():
         return {**result, "sw2": None, "sw2_error": None, "msw2": None}
-    num_projections = cell.budget.projections_per_dimension * test[0].numel()
+    num_projections = cell.budget.projections_per_dimension * y[0].numel()
     distance = sliced_wasserstein(
-        test, y[whole], num_projections=num_projections, seed=_seed(cell, "projections")
+        data.test, y[whole], num_projections=num_projections, seed=_seed(cell, "projections")
     )
-    return {
-        **result,
-        "sw2": distance.sw2,
-        "sw2_error": distance.sw2_error,
-        "msw2": distance.msw2,
+    result |= {"sw2": distance.sw2, "sw2_error": distance.sw2_error, "msw2": distance.msw2}
+    if cell.data in DIGITS:
+        result |= _judge_digits(y, data)
+    return result
+
+
+def _judge_digits(y: Tensor, data: CellData) -> dict[str, Any]:
+    """How many samples hold no digit, and which digits the others are."""
+    judged = classify(y, data.train, data.labels)
+    result: dict[str, Any] = {
+        "without_digit": judged.share_without_digit,
+        "without_digit_of_real": judged.held_out_without_digit,
     }
+    if judged.classes:
+        result |= {
+            "class_shares": judged.shares.tolist(),
+            "share_of_ones": float(judged.shares[judged.classes.index(1)]),
+            "class_entropy": judged.entropy,
+            "classifier_accuracy": judged.accuracy,
+        }
+    return result
 
 
 class _Clock:

@@ -28,7 +28,10 @@ from pathlib import Path
 from typing import Any
 
 import fsspec
+import numpy as np
+import torch
 from fsspec.implementations.local import LocalFileSystem
+from torch import Tensor
 
 from sads.errors import GeometryFileError, OutputError, StoreError
 from sads.experiments.spec import Cell, GeometrySpec
@@ -123,14 +126,13 @@ class Store:
             raise OutputError(f"cannot write {target}; is the disk full?")
         return kept
 
-    def samples_path(self, record: Record, name: str = "samples.npz") -> str:
-        """A local path of one of a record's files."""
-        remote = self._path("cells", record.cell.hash, name)
-        if self.is_local:
-            return remote
-        local = Path(tempfile.gettempdir()) / f"sads-{record.cell.hash}-{name}"
-        self._fs.get_file(remote, str(local))
-        return str(local)
+    def samples(self, record: Record) -> Tensor:
+        """The samples that a cell kept, (N, *shape)."""
+        with (
+            self._local_copy(self._path("cells", record.cell.hash, "samples.npz")) as path,
+            np.load(path, allow_pickle=False) as arrays,
+        ):
+            return torch.from_numpy(arrays["images"])
 
     def geometry(self, spec: GeometrySpec) -> Geometry | None:
         path = self._path("geometries", f"{spec.hash}.safetensors")

@@ -1,10 +1,11 @@
 """What measurements say about a claim: intervals, and one of three words derived from them."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import ArrayLike
 from scipy import stats
 
 SUPPORTED, NOT_SUPPORTED, NOT_TESTED = "supported", "not supported", "not tested at this scale"
@@ -46,7 +47,7 @@ def judge(text: str, evidence: str, interval: Interval, threshold: float = 0.0) 
     return Claim(text, evidence, verdict)
 
 
-def rank_correlation(x: Sequence[float], rows: Sequence[Sequence[float]]) -> Interval:
+def rank_correlation(x: ArrayLike, rows: Iterable[ArrayLike]) -> Interval:
     """Spearman's correlation of `x` with each row, and a t-interval over the rows.
 
     A row is one seed: seeds are what was repeated independently, points of a row are not. The
@@ -59,9 +60,7 @@ def rank_correlation(x: Sequence[float], rows: Sequence[Sequence[float]]) -> Int
     return mean_interval(values, -1.0, 1.0)
 
 
-def mean_interval(
-    values: Sequence[float] | np.ndarray, least: float = -math.inf, most: float = math.inf
-) -> Interval:
+def mean_interval(values: ArrayLike, least: float = -math.inf, most: float = math.inf) -> Interval:
     """The mean of independent repetitions with a t-interval; none for fewer than five."""
     array = np.asarray(values, dtype=float)
     mean = float(array.mean())
@@ -85,7 +84,7 @@ class Paired:
         return f"{self.interval}{level}, positive in {self.positive} of {self.num}"
 
 
-def paired_difference(first: Sequence[float], second: Sequence[float]) -> Paired:
+def paired_difference(first: ArrayLike, second: ArrayLike) -> Paired:
     """The median of `first - second` over pairs, with the interval of the sign test.
 
     Between the k-th smallest and k-th largest difference the median lies with probability
@@ -108,7 +107,7 @@ def paired_difference(first: Sequence[float], second: Sequence[float]) -> Paired
     return Paired(interval, positive, num)
 
 
-def superiority(first: Sequence[float], second: Sequence[float], seed: int = 0) -> Interval:
+def superiority(first: ArrayLike, second: ArrayLike, seed: int = 0) -> Interval:
     """The chance that one of `first` exceeds one of `second`, less that of the reverse.
 
     With a percentile bootstrap over the elements of both. Zero means no tendency.
@@ -127,7 +126,7 @@ def superiority(first: Sequence[float], second: Sequence[float], seed: int = 0) 
     return Interval(float(signs.mean()), float(low), float(high), CONFIDENCE, min(len(a), len(b)))
 
 
-def correlation_over_elements(x: Sequence[float], y: Sequence[float], seed: int = 0) -> Interval:
+def correlation_over_elements(x: ArrayLike, y: ArrayLike, seed: int = 0) -> Interval:
     """Spearman's correlation with a percentile bootstrap over the elements."""
     a, b = np.asarray(x, dtype=float), np.asarray(y, dtype=float)
     if len(a) < 2 * MIN_SEEDS:
@@ -142,7 +141,7 @@ def correlation_over_elements(x: Sequence[float], y: Sequence[float], seed: int 
     return Interval(value, float(low), float(high), CONFIDENCE, len(a))
 
 
-def mean_and_error(values: Sequence[float]) -> tuple[float, float]:
+def mean_and_error(values: ArrayLike) -> tuple[float, float]:
     """Mean and standard error; NaN for the error of a single value."""
     array = np.asarray(values, dtype=float)
     error = float(array.std(ddof=1)) / math.sqrt(len(array)) if len(array) > 1 else math.nan

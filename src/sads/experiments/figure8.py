@@ -1,0 +1,198 @@
+"""Figure 8: SW2 against the alignment alpha for rotated images, along training.
+
+Beyond the paper's three rotations: random ones (the control) and some between the extremes.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from sads.experiments.figure import Context, Figure, Outcome
+from sads.experiments.rotations import (
+    PANELS,
+    SETTINGS,
+    available,
+    finished,
+    panel_cells,
+    whole_seeds,
+)
+from sads.experiments.spec import Cell
+from sads.experiments.store import Record
+from sads.experiments.verdict import (
+    NOT_SUPPORTED,
+    NOT_TESTED,
+    SUPPORTED,
+    Claim,
+    judge,
+    mean_and_error,
+    paired_difference,
+    rank_correlation,
+)
+
+Done = Mapping[tuple[int, str], Record]
+
+
+def cells(context: Context) -> list[Cell]:
+    there, _ = available(context)
+    return [c for panel in there for c in panel_cells(context, panel).values()]
+
+
+def draw(context: Context) -> Outcome:
+    from sads.experiments import drawing
+
+    there, notes = available(context)
+    pictures, claims = {}, []
+    table: list[dict[str, Any]] = []
+    for panel in there:
+        done, total = finished(context, panel)
+        kinds = tuple(k for k in SETTINGS[context.scale][panel].rotations)
+        seeds = whole_seeds(done, kinds)
+        if not seeds:
+            notes.append(f"{panel}: no seed is finished")
+            continue
+        if len(done) < total:
+            notes.append(f"{panel}: {len(done)} of {total} cells are finished")
+        rows = panel_rows(panel, done, seeds, kinds)
+        table += rows
+        claims += judge_panel(panel, done, seeds, kinds)
+        notes += practical_numbers(panel, done, seeds, kinds)
+        pictures[panel] = drawing.plot_distance_against_alpha(panel, rows)
+        pictures[f"{panel}-training"] = drawing.plot_distance_along_training(panel, rows)
+    return Outcome(pictures, table, context.tested(claims), notes)
+
+
+def panel_rows(
+    panel: str, done: Done, seeds: Sequence[int], kinds: Sequence[str]
+) -> list[dict[str, Any]]:
+    """A row for each rotation and number of updates."""
+    rows = []
+    for kind in sorted(kinds, key=lambda k: done[seeds[0], k].facts["alpha"]):
+        records = [done[seed, kind] for seed in seeds]
+        for stage, evaluation in enumerate(records[0].evaluations):
+            row = {
+                "data": panel,
+                "rotation": kind,
+                "alpha": records[0].facts["alpha"],
+                "updates": evaluation["iterations"],
+                "seeds": len(seeds),
+            }
+            for name in ("SW2", "MSW2"):
+                values = [record.evaluations[stage][name.lower()] for record in records]
+                row[name], row[f"{name} error"] = mean_and_error(values)
+            if kind != "identity":
+                better = [
+                    done[s, kind].evaluations[stage]["sw2"]
+                    < done[s, "identity"].evaluations[stage]["sw2"]
+                    for s in seeds
+                ]
+                row["beats identity"] = f"{sum(better)} of {len(better)}"
+            rows.append(row)
+    return rows
+
+
+def judge_panel(panel: str, done: Done, seeds: Sequence[int], kinds: Sequence[str]) -> list[Claim]:
+    claims = []
+    stages = [e["iterations"] for e in done[seeds[0], "min"].evaluations]
+    alphas = [done[seeds[0], kind].facts["alpha"] for kind in kinds]
+    for stage, updates in enumerate(stages):
+
+        def sw2(kind: str, stage: int = stage) -> list[float]:
+            return [done[s, kind].evaluations[stage]["sw2"] for s in seeds]
+
+        better = paired_difference(sw2("identity"), sw2("min"))
+        claims.append(
+            judge(
+                f"{panel}, {updates:,} updates: the minimising rotation beats the identity",
+                f"SW2 of the identity less that of the rotation: {better}",
+                better.interval,
+            )
+        )
+        rows = [[done[s, k].evaluations[stage]["sw2"] for k in kinds] for s in seeds]
+        correlation = rank_correlation(alphas, rows)
+        claims.append(
+            judge(
+                f"{panel}, {updates:,} updates: SW2 rises with alpha",
+                f"rank correlation {correlation} over {len(kinds)} rotations",
+                correlation,
+            )
+        )
+    same = paired_difference(
+        *([done[s, k].evaluations[-1]["sw2"] for s in seeds] for k in ("max", "identity"))
+    )
+    if math.isnan(same.interval.low):
+        verdict = NOT_TESTED
+    else:
+        verdict = SUPPORTED if same.interval.low <= 0 <= same.interval.high else NOT_SUPPORTED
+    claims.append(
+        Claim(
+            f"{panel}: maximising alpha scores like the identity, which is already well aligned",
+            f"SW2 of the maximising rotation less that of the identity: {same}",
+            verdict,
+        )
+    )
+    return claims
+
+
+def practical_numbers(
+    panel: str, done: Done, seeds: Sequence[int], kinds: Sequence[str]
+) -> list[str]:
+    """What the rotation saves in updates, and how much of it any rotation would give."""
+    updates = [e["iterations"] for e in done[seeds[0], "min"].evaluations]
+
+    def curve(kind: str) -> np.ndarray:
+        """Mean SW2 over seeds at every evaluation."""
+        return np.array(
+            [[e["sw2"] for e in done[s, kind].evaluations] for s in seeds], dtype=float
+        ).mean(axis=0)
+
+    identity, least = curve("identity"), curve("min")
+    target = float(identity[-1])
+    reached = updates_to_reach(target, updates, least)
+    if reached is None:
+        text = f"the minimising rotation does not reach it in {updates[-1]:,}"
+    elif reached <= updates[0]:
+        text = f"with the minimising rotation at most {updates[0]:,} are enough"
+    else:
+        text = f"with the minimising rotation about {reached:,.0f} are enough"
+    notes = [f"{panel}: the identity has SW2 {target:.3g} after {updates[-1]:,} updates; {text}"]
+    if random := [kind for kind in kinds if kind.startswith("random")]:
+        for stage, count in enumerate(updates):
+            shares = [_share(done, s, random, stage) for s in seeds]
+            mean, error = mean_and_error([share for share in shares if share is not None])
+            if not math.isnan(mean):
+                spread = "" if math.isnan(error) else f" ± {error:.1g}"
+                notes.append(
+                    f"{panel}, {count:,} updates: a random rotation gives {mean:.2f}{spread} of "
+                    "the minimising rotation's gain over the identity"
+                )
+    return notes
+
+
+def _share(done: Done, seed: int, random: Sequence[str], stage: int) -> float | None:
+    """Of the gain of the minimising rotation; None where it gains nothing."""
+
+    def sw2(kind: str) -> float:
+        return float(done[seed, kind].evaluations[stage]["sw2"])
+
+    gain = sw2("identity") - sw2("min")
+    mean = float(np.mean([sw2(kind) for kind in random]))
+    return (sw2("identity") - mean) / gain if gain > 0 else None
+
+
+def updates_to_reach(
+    target: float, updates: Sequence[int], curve: Sequence[float] | np.ndarray
+) -> float | None:
+    """Where a curve first comes down to a target, on straight lines between logarithms."""
+    for i, value in enumerate(curve):
+        if value <= target:
+            if i == 0:
+                return float(updates[0])
+            x, y = np.log(updates[i - 1 : i + 1]), np.log(curve[i - 1 : i + 1])
+            share = (y[0] - math.log(target)) / (y[0] - y[1])
+            return float(np.exp(x[0] + share * (x[1] - x[0])))
+    return None
+
+
+FIGURE = Figure("fig8", "SW2 against alignment on real images", PANELS, cells, draw)
