@@ -1,7 +1,11 @@
 """Rotated data in somebody else's `DataLoader`."""
 
+import os
 import pickle
-from functools import partial
+import re
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 import torch
@@ -81,8 +85,7 @@ def test_workers_give_the_same_batches(start, rotation):
 
 
 def test_collate_is_pickled_and_takes_another(rotation):
-    double = partial(_double)
-    collate = pickle.loads(pickle.dumps(sads.rotate_collate(rotation, double)))
+    collate = pickle.loads(pickle.dumps(sads.rotate_collate(rotation, _double)))
     items = [torch.ones(1, 3, 3), torch.zeros(1, 3, 3)]
     torch.testing.assert_close(collate(items), rotation.apply(2 * torch.stack(items)))
 
@@ -98,3 +101,19 @@ def test_items_without_an_image_are_refused_in_one_line(rotation):
         sads.RotatedDataset(["text"], rotation)[0]
     with pytest.raises(InvalidArgumentError, match="samples of 9 numbers"):
         sads.RotatedDataset([torch.ones(1, 4, 4)], rotation)[0]
+
+
+@pytest.mark.slow
+def test_the_example_with_diffusers_runs():
+    pytest.importorskip("diffusers")
+    example = Path(__file__).parents[1] / "examples" / "diffusers_rotation.py"
+    done = subprocess.run(
+        [sys.executable, example, "1"],
+        capture_output=True,
+        text=True,
+        timeout=300,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+    )
+    assert done.returncode == 0, done.stderr
+    assert re.search(r"epoch 1: loss 0\.\d+", done.stdout)
+    assert re.search(r"without a digit: \d+\.\d% ±", done.stdout)
