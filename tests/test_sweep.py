@@ -160,14 +160,19 @@ class TestRay:
 
     @pytest.fixture(scope="class")
     def nodes(self):
+        os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
+        os.environ["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] = "0"  # see `connect`
         ray = pytest.importorskip("ray")
         from ray.cluster_utils import Cluster as LocalCluster
 
-        os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
-        options = {"num_cpus": 1, "include_dashboard": False, "node_ip_address": "127.0.0.1"}
-        options["object_store_memory"] = 100 << 20
-        local = LocalCluster(initialize_head=True, head_node_args=options)
-        second = local.add_node(num_cpus=1, object_store_memory=100 << 20)
+        options = {
+            "num_cpus": 1,
+            "node_ip_address": "127.0.0.1",
+            "object_store_memory": 100 << 20,
+        }
+        head = {**options, "include_dashboard": False}
+        local = LocalCluster(initialize_head=True, head_node_args=head)
+        second = local.add_node(**options)
         local.wait_for_nodes()
         yield local, second
         ray.shutdown()
@@ -183,7 +188,7 @@ class TestRay:
         alone = get_geometry(spec, Store(tmp_path / "alone"))
         assert sharded.num_networks == alone.num_networks == 256
         difference = (sharded.matrix() - alone.matrix()).abs().max()
-        assert difference <= 1e-12 * alone.matrix().abs().max()
+        assert difference <= 1e-7 * alone.matrix().abs().max()  # networks run in float32
 
         in_turn, on_ray = Store(tmp_path / "in-turn"), Store(tmp_path / "on-ray")
         sweep(cells(SLOW, 6), in_turn, num_workers=1)

@@ -277,6 +277,10 @@ def _work(connection: Connection, url: str, sources: Sources) -> None:
 
 def connect(cluster: Cluster) -> Any:
     """Join an existing Ray cluster; one line if there is none."""
+    host, _, port = cluster.address.rpartition(":")
+    if host in ("127.0.0.1", "localhost"):
+        # Ray would look for it at this machine's outer address, where such a cluster is not.
+        os.environ.setdefault("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "0")
     try:
         import ray
     except ImportError as error:
@@ -284,7 +288,6 @@ def connect(cluster: Cluster) -> Any:
     if ray.is_initialized():
         return ray
     if cluster.address != "auto":
-        host, _, port = cluster.address.removeprefix("ray://").rpartition(":")
         try:
             socket.create_connection((host, int(port)), timeout=5).close()
         except (OSError, ValueError) as error:
@@ -335,7 +338,7 @@ def geometry_on_ray(
     """A geometry whose networks are drawn on a cluster, in shards that are merged.
 
     Network number `n` has its own random stream, so the shards draw the very networks that one
-    process would, and the result is the same up to the order of summation.
+    process would, and the result is the same up to rounding.
     """
     ray = connect(cluster)
     cpus = int(ray.cluster_resources().get("CPU", 1) // cluster.cpus)
