@@ -192,6 +192,7 @@ class TestRay:
 
         in_turn, on_ray = Store(tmp_path / "in-turn"), Store(tmp_path / "on-ray")
         sweep(cells(SLOW, 6), in_turn, num_workers=1)
+        on_ray.put_geometry(GEOMETRY, in_turn.geometry(GEOMETRY))  # equal to the last bit
         removed = []
 
         def kill_a_node(board):
