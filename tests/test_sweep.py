@@ -155,6 +155,11 @@ def test_ten_kills_and_a_dead_worker_change_nothing(tmp_path):
     assert not list(folder.glob("work/*"))
 
 
+def test_no_cluster_answers():
+    with pytest.raises(ClusterError, match=r"no Ray cluster answers at 127.0.0.1:1 "):
+        connect(Cluster("127.0.0.1:1"))
+
+
 class TestRay:
     """A cluster of two nodes on this machine."""
 
@@ -204,7 +209,3 @@ class TestRay:
         assert removed
         assert (board.finished, board.failed) == (6, {})
         assert numbers(on_ray) == numbers(in_turn)
-
-    def test_nobody_answers(self):
-        with pytest.raises(ClusterError, match=r"no Ray cluster answers at 127.0.0.1:1 "):
-            connect(Cluster("127.0.0.1:1"))

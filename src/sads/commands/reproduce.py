@@ -15,6 +15,7 @@ from sads.commands.printing import AsJson, console, messages
 from sads.errors import InvalidArgumentError, OutputError
 from sads.experiments.figure import SCALES, Context, Figure, Outcome
 from sads.experiments.figures import FIGURES
+from sads.experiments.page import format_value, write_page
 from sads.experiments.run import get_geometry
 from sads.experiments.spec import GeometrySpec
 from sads.experiments.store import Store
@@ -49,6 +50,9 @@ def reproduce(
         list[str] | None,
         typer.Option(help="NAME=SOURCE of real images: mnist, cifar10, faces; repeatable."),
     ] = None,
+    seeds: Annotated[
+        int | None, typer.Option(help="Repetitions; as many as the scale has if not given.")
+    ] = None,
     workers: Annotated[
         int | None, typer.Option(help="Local processes, one thread each; else one a core.")
     ] = None,
@@ -75,18 +79,14 @@ def reproduce(
         raise InvalidArgumentError(f"unknown scale {scale!r}; choose one of {', '.join(SCALES)}")
     if cluster is not None:
         connect(cluster)
-    url = out or f"out/reproduce-{scale}"
-    remote = "://" in url
-    folder = Path(f"out/reproduce-{scale}" if remote else url)
-    check_out(folder)
-    store = Store(url if remote else folder / "store")
+    folder, store = open_out(out, scale)
 
     def make_geometry(spec: GeometrySpec, store: Store) -> Geometry:
         if cluster is not None and store.geometry(spec) is None:
             store.put_geometry(spec, geometry_on_ray(spec, cluster))
         return get_geometry(spec, store)
 
-    context = Context(scale, store, sources, panels, make_geometry)
+    context = Context(scale, store, sources, panels, seeds, make_geometry)
     summaries, failed = {}, {}
     for figure in chosen:
         started = time.perf_counter()
@@ -109,6 +109,9 @@ def reproduce(
         if not as_json:
             print_outcome(figure, outcome, summary)
     store.records()  # brings the index up to date
+    page = write_page(folder)
+    if not as_json:
+        console.print(f"wrote {page}", highlight=False, soft_wrap=True)
     if as_json:
         print(to_json({"figures": summaries, "failed": failed}))
     if failed:
@@ -152,12 +155,17 @@ def read_sources(texts: list[str]) -> dict[str, str]:
     return sources
 
 
-def check_out(folder: Path) -> None:
+def open_out(out: str | None, scale: str) -> tuple[Path, Store]:
     """Pictures and a store go to a folder that is new, empty or already ours."""
+    url = out or f"out/reproduce-{scale}"
+    if "://" in url:
+        return Path(f"out/reproduce-{scale}"), Store(url)
+    folder = Path(url)
     if folder.is_file():
         raise OutputError(f"{folder} is a file; choose a folder for --out")
     if folder.is_dir() and any(folder.iterdir()) and not (folder / "store").is_dir():
         raise OutputError(f"{folder} is not empty and holds no store of sads; choose another --out")
+    return folder, Store(folder / "store")
 
 
 @contextmanager
@@ -254,7 +262,7 @@ def print_outcome(figure: Figure, outcome: Outcome, summary: dict[str, Any]) -> 
         for column in shown:
             table.add_column(column, justify="right")
         for row in outcome.table:
-            table.add_row(*(_format(row.get(c), row.get(f"{c} error")) for c in shown))
+            table.add_row(*(format_value(row.get(c), row.get(f"{c} error")) for c in shown))
         console.print(table)
     for claim in outcome.claims:
         style = VERDICT_STYLES.get(claim.verdict, "yellow")
@@ -264,10 +272,3 @@ def print_outcome(figure: Figure, outcome: Outcome, summary: dict[str, Any]) -> 
         console.print(f"note: {note}", highlight=False)
     for path in summary["pictures"].values():
         console.print(f"wrote {path}", highlight=False, soft_wrap=True)
-
-
-def _format(value: object, error: object) -> str:
-    if isinstance(value, float):
-        text = f"{value:.4g}"
-        return f"{text} ± {error:.2g}" if isinstance(error, float) and error == error else text
-    return "" if value is None else str(value)

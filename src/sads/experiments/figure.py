@@ -25,6 +25,7 @@ class Context:
     store: Store
     sources: Sources = field(default_factory=dict)
     only: tuple[str, ...] = ()  # panels to make; all if empty
+    max_seeds: int | None = None  # fewer repetitions than the scale has
     make_geometry: Callable[[GeometrySpec, Store], Geometry] = get_geometry
 
     def __post_init__(self) -> None:
@@ -32,9 +33,15 @@ class Context:
             raise InvalidArgumentError(
                 f"unknown scale {self.scale!r}; choose one of {', '.join(SCALES)}"
             )
+        if self.max_seeds is not None and self.max_seeds < 1:
+            raise InvalidArgumentError(f"give at least 1 seed, got {self.max_seeds}")
 
     def geometry(self, spec: GeometrySpec) -> Geometry:
         return self.make_geometry(spec, self.store)
+
+    def seeds(self, count: int) -> range:
+        """The seeds of a scale that has so many."""
+        return range(count if self.max_seeds is None else min(count, self.max_seeds))
 
     def panels(self, names: Iterable[str]) -> list[str]:
         """Those that were asked for."""

@@ -45,7 +45,7 @@ def all_cells(context: Context) -> dict[tuple[int, str], Cell]:
             spec, f"sphere:{end}", settings.budget, seed,
             keep_samples=min(SHOWN, settings.budget.num_samples),
         )
-        for seed in range(settings.seeds)
+        for seed in context.seeds(settings.seeds)
         for end in ENDS
     }  # fmt: skip
 

@@ -50,7 +50,7 @@ def all_cells(context: Context) -> dict[tuple[int, str, int], Cell]:
     dimension = basis("canonical", settings.family.shape).dimension
     return {
         (seed, name, index): Cell(spec, f"basis:{name}:{index}", settings.budget, seed)
-        for seed in range(settings.seeds)
+        for seed in context.seeds(settings.seeds)
         for name in context.panels(BASES)
         for index in range(dimension)
     }
@@ -73,7 +73,7 @@ def draw(context: Context) -> Outcome:
     for name in context.panels(BASES):
         values[name], energies[name] = np.full((2, dimension), np.nan)
         for index in range(dimension):
-            cells = [chosen[seed, name, index] for seed in range(settings.seeds)]
+            cells = [chosen[s, name, index] for s in context.seeds(settings.seeds)]
             done = [records[cell] for cell in cells if cell in records]
             if done:
                 values[name][index] = mean_and_error([r.metric("msw2") for r in done])[0]

@@ -83,7 +83,7 @@ def panel_cells(context: Context, panel: str) -> dict[tuple[int, int], Cell]:
     directions = context.geometry(spec).directions()
     return {
         (seed, rank): Cell(spec, data_of(rank, directions), settings.budgets[panel], seed)
-        for seed in range(settings.seeds)
+        for seed in context.seeds(settings.seeds)
         for rank in settings.ranks
     }
 

@@ -105,7 +105,7 @@ def panel_cells(
             spec, f"images:{panel}", settings.budget, seed, kind, settings.evaluate_at,
             SHOWN if kind in EXTREMES else 0, digest,
         )
-        for seed in range(settings.seeds)
+        for seed in context.seeds(settings.seeds)
         for kind in settings.rotations
         if rotations is None or kind in rotations
     }  # fmt: skip
