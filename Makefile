@@ -13,7 +13,8 @@ $(STAMP): pyproject.toml constraints.txt
 demo: $(STAMP)
 	$(BIN)/sads geometry iddpm --shape 1x16x16 --networks 2048 --out out/iddpm
 	$(BIN)/sads geometry dit --shape 1x16x16 --out out/dit-2
-	@echo "Open out/iddpm/directions.png, out/iddpm/spectrum.png, out/dit-2/directions.png and out/dit-2/spectrum.png"
+	$(BIN)/sads reproduce fig7 --scale laptop --only digits --seeds 1 --out out/digits
+	@echo "Open out/iddpm/directions.png, out/dit-2/directions.png and out/digits/fig7-digits.png"
 
 test: check
 	$(BIN)/python -m pytest
