@@ -84,8 +84,9 @@ def _compute(cell: Cell, store: Store, work: Path, sources: Sources, report: Rep
     if cell.keep_samples:
         np.savez_compressed(folder / "samples.npz", images=y[: cell.keep_samples].numpy())
     seconds = spent.total + time.perf_counter() - started
+    made_with = {**versions(), "device": best_device()}
     losses = _means(model.losses.double(), LOSS_POINTS)
-    record = Record(cell, evaluations, losses, facts, round(seconds, 2), versions(), {})
+    record = Record(cell, evaluations, losses, facts, round(seconds, 2), made_with, {})
     return store.put(record, folder)
 
 
@@ -108,6 +109,7 @@ def _train(
         seed=_seed(cell, "train"),
         checkpoint=work / "checkpoint.safetensors",
         checkpoint_every=math.ceil(budget.iterations / CHECKPOINTS),
+        device=best_device(),
         progress=progress,
     )
 
@@ -120,8 +122,14 @@ def _sample(cell: Cell, model: ScoreModel, iterations: int, report: Report) -> T
         steps=budget.steps,
         sampler=budget.sampler,
         seed=_seed(cell, f"sample {iterations}"),
+        device=best_device(),
         progress=lambda done, total, share: report(iterations / budget.iterations),
     )
+
+
+def best_device() -> str:
+    """A GPU if this process may use one; on Ray, if the cell was given one."""
+    return "cuda" if torch.cuda.is_available() else "cpu"
 
 
 def get_geometry(spec: GeometrySpec, store: Store) -> Geometry:
