@@ -4,6 +4,7 @@ import json
 import math
 import os
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -222,11 +223,50 @@ class TestStore:
         with store.work_folder(tiny()) as mine:
             assert mine is not None
 
-    def test_the_first_to_finish_counts(self, store):
+    @pytest.mark.parametrize("place", ["local", "memory"])
+    def test_the_first_to_finish_counts(self, store, place):
+        store = Store("memory://sads-test-first") if place == "memory" else store
         record = run_cell(tiny(), store)
         folder = store.new_folder(tiny())
-        assert store.put(record, folder) == record
+        assert store.put(replace(record, seconds=1e6), folder) == record
         assert not folder.exists()
+
+    def test_a_cell_that_appears_while_it_is_looked_for_is_not_damaged(self, store, monkeypatch):
+        """Another sweep finishes it between two looks at the disk."""
+        record = run_cell(tiny(), store)
+        folder = Path(store.url) / "cells" / tiny().hash
+        folder.rename(folder.with_name(".elsewhere"))
+        exists = store._fs.exists
+
+        def finished_after(path):
+            found = exists(path)
+            if not folder.exists():
+                folder.with_name(".elsewhere").rename(folder)
+            return found
+
+        monkeypatch.setattr(store._fs, "exists", finished_after)
+        store.get(tiny())
+        assert store.get(tiny()) == record
+        assert not store.damaged
+
+    def test_others_can_read_it(self, store):
+        run_cell(tiny(keep_samples=1), store)
+        store.records()
+        mask = os.umask(0)
+        os.umask(mask)
+        for path in Path(store.url).rglob("*"):
+            expected = (0o777 if path.is_dir() else 0o666) & ~mask
+            assert path.stat().st_mode & 0o777 & 0o444 == expected & 0o444, path
+
+    def test_a_relative_folder_is_the_same_from_everywhere(self, tmp_path, monkeypatch):
+        """Ray's workers start in a directory of their own."""
+        monkeypatch.chdir(tmp_path)
+        assert Store("here").url == str(tmp_path / "here")
+
+    def test_an_object_store_without_cells_has_no_records(self):
+        store = Store("memory://sads-test-empty")
+        store._fs.rm(store._path("cells"), recursive=True)
+        assert store.records() == {}
 
     def test_refuses_another_program_s_folder(self, tmp_path):
         (tmp_path / "thesis.tex").write_text("precious")

@@ -2,7 +2,7 @@
 
     sads-store.json         says that this folder is ours, and the version of its layout
     cells/HASH/record.json  specification, metrics, loss curve, seconds, versions; digests of the
-                            other files of the cell (samples.npz, model.safetensors, if asked for)
+                            other files of the cell (samples.npz, if asked for)
     geometries/HASH.safetensors
     work/HASH/              checkpoint of a cell under way, and its lock
     damaged/                cells that could not be read, set aside
@@ -36,7 +36,7 @@ from torch import Tensor
 
 from sads.errors import GeometryFileError, OutputError, StoreError
 from sads.experiments.spec import Cell, GeometrySpec
-from sads.files import to_json, write_json
+from sads.files import replacing, to_json, write_json
 from sads.geometry.geometry import Geometry, load_geometry
 
 try:
@@ -88,14 +88,18 @@ class Store:
                 f"cannot open a store at {self.url} ({error}); give a folder or an fsspec URL"
             ) from error
         self.is_local = isinstance(self._fs, LocalFileSystem)
+        if self.is_local:  # processes of a cluster may have another working directory
+            self.url = self._root
         self.damaged: list[str] = []  # what was set aside, with the reason
         self._open()
 
     def get(self, cell: Cell) -> Record | None:
         """The record of a cell, or None; a damaged one is set aside."""
         folder = self._path("cells", cell.hash)
+        # Asked in this order, because a folder that another sweep finishes appears with its record.
+        there = self.is_local and self._fs.exists(folder)
         if not self._fs.exists(f"{folder}/record.json"):
-            if self.is_local and self._fs.exists(folder):
+            if there:
                 self._set_aside(cell.hash, "it has no record")
             return None
         try:
@@ -120,7 +124,7 @@ class Store:
                 os.rename(folder, target)
                 with open(self._path("journal.txt"), "a") as journal:
                     journal.write(f"{record.cell.hash} {record.cell.label}\n")
-        else:
+        elif self.get(record.cell) is None:
             for path in _files(folder, last="record.json"):
                 self._fs.put_file(str(path), f"{target}/{path.name}")
         shutil.rmtree(folder, ignore_errors=True)
@@ -159,7 +163,10 @@ class Store:
 
     def records(self) -> dict[str, Record]:
         """All whole records by hash. The index is read, brought up to date and written."""
-        names = {Path(p).name for p in self._fs.ls(self._path("cells"), detail=False)}
+        try:
+            names = {Path(p).name for p in self._fs.ls(self._path("cells"), detail=False)}
+        except FileNotFoundError:  # object stores have no empty folders
+            names = set()
         known = self._read_index()
         records = {}
         for name in sorted(n for n in names if not n.startswith(".")):
@@ -188,6 +195,8 @@ class Store:
             lock.close()
             yield None
             return
+        except OSError:  # a file system without locks: as on object stores, the first one counts
+            pass
         with lock:
             yield folder
 
@@ -197,11 +206,11 @@ class Store:
     def new_folder(self, cell: Cell) -> Path:
         """A folder to build a cell's results in, beside the place where they will be."""
         parent = Path(self._path("cells")) if self.is_local else self._work
-        for left in parent.glob(
-            f".{cell.hash}-*"
-        ):  # by a process that was killed: we hold the lock
+        for left in parent.glob(f".{cell.hash}-*"):  # by a killed process: we hold the lock
             shutil.rmtree(left, ignore_errors=True)
-        return Path(tempfile.mkdtemp(dir=parent, prefix=f".{cell.hash}-"))
+        folder = parent / f".{cell.hash}-{os.urandom(4).hex()}"
+        folder.mkdir()  # unlike those of tempfile, as readable for others as the user wants
+        return folder
 
     @cached_property
     def _work(self) -> Path:
@@ -220,7 +229,7 @@ class Store:
                         f"{self.url} was written by a newer sads (store version "
                         f"{described['version']}, this one reads {VERSION}): upgrade sads"
                     )
-            elif self._fs.exists(self._root) and self._fs.ls(self._root):
+            elif self._fs.exists(self._root) and self._visible_files():
                 raise StoreError(
                     f"{self.url} is not empty and not a store of sads; choose another --out"
                 )
@@ -238,6 +247,11 @@ class Store:
             raise StoreError(
                 f"cannot use {self.url} as a store ({error}); choose a folder that you can write to"
             ) from error
+
+    def _visible_files(self) -> list[str]:
+        """Of the root; hidden is the mark that another sweep is writing at this moment."""
+        paths = self._fs.ls(self._root, detail=False)
+        return [path for path in paths if not Path(path).name.startswith(".")]
 
     def _read(self, name: str) -> Record:
         content = self._fs.cat_file(self._path("cells", name, "record.json"))
@@ -271,11 +285,8 @@ class Store:
 
     def _write(self, name: str, text: str) -> None:
         if self.is_local:
-            path = Path(self._path(name))
-            handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=".")
-            with os.fdopen(handle, "w") as file:
-                file.write(text)
-            os.replace(temporary, path)
+            with replacing(Path(self._path(name))) as temporary:
+                temporary.write_text(text)
         else:
             self._fs.pipe_file(self._path(name), text.encode())
 
