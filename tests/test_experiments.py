@@ -139,6 +139,23 @@ class TestRun:
         assert resumed.evaluations == undisturbed.evaluations
         assert resumed.losses == undisturbed.losses
 
+    @pytest.mark.parametrize(
+        "file", ["checkpoint.safetensors", "evaluation-3.json", "seconds.json"]
+    )
+    def test_what_is_left_of_a_killed_attempt_may_be_damaged(self, store, file):
+        cell = tiny(evaluate_at=(3, 6))
+        undisturbed = run_cell(cell, Store(store.url + "-other"))
+        with store.work_folder(cell) as work:
+            (work / file).write_bytes(b"junk")
+        assert run_cell(cell, store).evaluations == undisturbed.evaluations
+        assert not list(store._work.iterdir())
+
+    def test_labels_must_be_as_many_as_images(self, tmp_path):
+        images = np.zeros((3, 4, 4), dtype=np.uint8)
+        np.savez(tmp_path / "few.npz", images=images, labels=np.arange(2))
+        with pytest.raises(DataError, match="2 labels for 3 images"):
+            read_source("mnist", (1, 4, 4), {"mnist": str(tmp_path / "few.npz")})
+
     def test_subspace_vectors_lie_in_the_subspace_and_differ_by_seed(self, store):
         geometry = get_geometry(GEOMETRY, store)
         vectors = geometry.directions().vectors
