@@ -10,11 +10,12 @@ import numpy as np
 import pytest
 
 from sads.cli import main
-from sads.experiments import figure2, figure6, figure8
+from sads.experiments import figure2, figure6, figure7, figure8
 from sads.experiments.figure import SCALES
 from sads.experiments.figures import FIGURES
 from sads.experiments.page import format_value, table_lines
 from sads.experiments.rotations import SETTINGS as ROTATION_SETTINGS
+from sads.experiments.store import Record
 
 
 @pytest.fixture
@@ -138,9 +139,7 @@ class TestPaperScale:
 
 def record(alpha, sw2):
     evaluations = [{"iterations": k, "sw2": v, "msw2": 2 * v} for k, v in sw2.items()]
-    return SimpleNamespace(
-        facts={"alpha": alpha}, evaluations=evaluations, metric=lambda k: evaluations[-1][k]
-    )
+    return Record(None, evaluations, [], {"alpha": alpha}, 0.0, {}, {})
 
 
 class TestFigure8:
@@ -177,6 +176,16 @@ class TestFigure8:
         assert rows[0]["beats identity"] == "5 of 5"
         assert rows[-1]["beats identity"] == "0 of 5"
 
+    def test_a_seed_whose_samples_are_not_finite_decides_nothing(self):
+        done = self.done(1)
+        done[0, "min"] = record(1.0, {100: 11.0, 400: 5.5})
+        done[0, "min"].evaluations[-1].update(sw2=None, msw2=None)
+        claims = figure8.judge_panel("made up", done, range(5), self.KINDS)
+        assert [c.verdict for c in claims[2:4]] == ["not tested at this scale"] * 2
+        rows = figure8.panel_rows("made up", done, range(5), self.KINDS)
+        assert math.isnan(rows[1]["SW2"])
+        assert figure8.practical_numbers("made up", done, range(5), self.KINDS)
+
     def test_the_control_s_share_of_the_gain(self):
         """Identity less random is 2 of the 3 that the minimising rotation gains."""
         notes = figure8.practical_numbers("made up", self.done(1), range(5), self.KINDS)
@@ -187,6 +196,19 @@ class TestFigure8:
         assert reach(1.0, [100, 400], [2.0, 0.5]) == pytest.approx(200)  # half-way in logarithms
         assert reach(3.0, [100, 400], [2.0, 0.5]) == 100
         assert reach(0.1, [100, 400], [2.0, 0.5]) is None
+
+
+class TestFigure7:
+    def test_no_digit_at_all_is_no_share_of_ones(self):
+        """All of the samples of one seed are blank: nobody can say which digits they are."""
+        records = {kind: [record(1.0, {400: 5.0}) for _ in range(5)] for kind in ("min", "max")}
+        records["identity"] = records["max"]
+        for kind, blank in (("min", 0.1), ("max", 0.9)):
+            for seed, one in enumerate(records[kind]):
+                ones = 0.5 + 0.01 * seed if kind == "max" or seed else None
+                one.evaluations[-1].update(without_digit=blank, share_of_ones=ones)
+        verdicts = [claim.verdict for claim in figure7._judge_digits("made up", records)]
+        assert verdicts == ["supported", "not tested at this scale"]
 
 
 class TestFigure2:

@@ -41,7 +41,7 @@ def draw(context: Context) -> Outcome:
             row["alpha"] = records[0].facts["alpha"]
             for name in ("SW2", "MSW2", "without digit", "share of ones", "class entropy"):
                 key = name.lower().replace(" ", "_")
-                if all(record.evaluations[-1].get(key) is not None for record in records):
+                if any(key in record.evaluations[-1] for record in records):
                     row[name], row[f"{name} error"] = mean_and_error(
                         [record.metric(key) for record in records]
                     )
@@ -70,7 +70,7 @@ def _judge_digits(panel: str, records: dict[str, list[Any]]) -> list[Claim]:
             blank.interval,
         )
     )
-    if records["max"][0].evaluations[-1].get("share_of_ones") is not None:
+    if any("share_of_ones" in record.evaluations[-1] for record in records["max"]):
         ones = paired_difference(values("max", "share_of_ones"), values("min", "share_of_ones"))
         claims.append(
             judge(

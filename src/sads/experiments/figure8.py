@@ -47,7 +47,7 @@ def draw(context: Context) -> Outcome:
     table: list[dict[str, Any]] = []
     for panel in there:
         done, total = finished(context, panel)
-        kinds = tuple(k for k in SETTINGS[context.scale][panel].rotations)
+        kinds = SETTINGS[context.scale][panel].rotations
         seeds = whole_seeds(done, kinds)
         if not seeds:
             notes.append(f"{panel}: no seed is finished")
@@ -79,12 +79,11 @@ def panel_rows(
                 "seeds": len(seeds),
             }
             for name in ("SW2", "MSW2"):
-                values = [record.evaluations[stage][name.lower()] for record in records]
+                values = [record.metric(name.lower(), stage) for record in records]
                 row[name], row[f"{name} error"] = mean_and_error(values)
             if kind != "identity":
                 better = [
-                    done[s, kind].evaluations[stage]["sw2"]
-                    < done[s, "identity"].evaluations[stage]["sw2"]
+                    done[s, kind].metric("sw2", stage) < done[s, "identity"].metric("sw2", stage)
                     for s in seeds
                 ]
                 row["beats identity"] = f"{sum(better)} of {len(better)}"
@@ -99,7 +98,7 @@ def judge_panel(panel: str, done: Done, seeds: Sequence[int], kinds: Sequence[st
     for stage, updates in enumerate(stages):
 
         def sw2(kind: str, stage: int = stage) -> list[float]:
-            return [done[s, kind].evaluations[stage]["sw2"] for s in seeds]
+            return [done[s, kind].metric("sw2", stage) for s in seeds]
 
         better = paired_difference(sw2("identity"), sw2("min"))
         claims.append(
@@ -109,7 +108,7 @@ def judge_panel(panel: str, done: Done, seeds: Sequence[int], kinds: Sequence[st
                 better.interval,
             )
         )
-        rows = [[done[s, k].evaluations[stage]["sw2"] for k in kinds] for s in seeds]
+        rows = [[done[s, k].metric("sw2", stage) for k in kinds] for s in seeds]
         correlation = rank_correlation(alphas, rows)
         claims.append(
             judge(
@@ -119,7 +118,7 @@ def judge_panel(panel: str, done: Done, seeds: Sequence[int], kinds: Sequence[st
             )
         )
     same = paired_difference(
-        *([done[s, k].evaluations[-1]["sw2"] for s in seeds] for k in ("max", "identity"))
+        *([done[s, k].metric("sw2") for s in seeds] for k in ("max", "identity"))
     )
     if math.isnan(same.interval.low):
         verdict = NOT_TESTED
@@ -143,9 +142,8 @@ def practical_numbers(
 
     def curve(kind: str) -> np.ndarray:
         """Mean SW2 over seeds at every evaluation."""
-        return np.array(
-            [[e["sw2"] for e in done[s, kind].evaluations] for s in seeds], dtype=float
-        ).mean(axis=0)
+        stages = range(len(updates))
+        return np.array([[done[s, kind].metric("sw2", k) for k in stages] for s in seeds]).mean(0)
 
     identity, least = curve("identity"), curve("min")
     target = float(identity[-1])
@@ -174,7 +172,7 @@ def _share(done: Done, seed: int, random: Sequence[str], stage: int) -> float | 
     """Of the gain of the minimising rotation; None where it gains nothing."""
 
     def sw2(kind: str) -> float:
-        return float(done[seed, kind].evaluations[stage]["sw2"])
+        return done[seed, kind].metric("sw2", stage)
 
     gain = sw2("identity") - sw2("min")
     mean = float(np.mean([sw2(kind) for kind in random]))

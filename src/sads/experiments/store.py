@@ -19,6 +19,7 @@ is kept.
 import contextlib
 import hashlib
 import json
+import math
 import os
 import shutil
 import tempfile
@@ -60,9 +61,13 @@ class Record:
     versions: dict[str, str]
     files: dict[str, str]  # digests by name
 
-    def metric(self, name: str) -> float:
-        """A number of the last evaluation."""
-        return float(self.evaluations[-1][name])
+    def metric(self, name: str, stage: int = -1) -> float:
+        """A number of an evaluation, of the last one if not said otherwise.
+
+        NaN where there was nothing to measure: no sample was finite, none had a digit.
+        """
+        value = self.evaluations[stage].get(name)
+        return math.nan if value is None else float(value)
 
     def to_json(self) -> dict[str, Any]:
         return {**vars(self), "hash": self.cell.hash, "cell": self.cell.to_json()}
