@@ -170,6 +170,11 @@ class TestFigure8:
     def test_not_supported_where_the_opposite_holds(self):
         assert self.verdicts(-1) == ["not supported"] * 5
 
+    @pytest.mark.parametrize(("spread", "verdict"), [(0.05, "supported"), (0.5, "not supported")])
+    def test_alike_is_more_than_no_difference_found(self, spread, verdict):
+        largest = 1 + spread * np.linspace(-1, 1, 5)
+        assert figure8.judge_alike("made up", largest, np.ones(5)).verdict == verdict
+
     def test_rows_count_wins(self):
         rows = figure8.panel_rows("made up", self.done(1), range(5), self.KINDS)
         assert [row["rotation"] for row in rows[::2]] == list(self.KINDS)
