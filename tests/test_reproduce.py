@@ -50,6 +50,9 @@ def test_all_nine_figures_are_there():
         (["fig6", "--only", "dit-8"], "no panel 'dit-8'; --only takes iddpm-nearest"),
         (["fig8", "--images", "mnist"], "write mnist=FILE"),
         (["fig6", "--seeds", "0"], "at least 1 seed"),
+        (["fig6", "--ray", "auto", "--cpus", "0"], "more than 0 CPUs"),
+        (["fig6", "--only", "[/b]"], "no panel '[/b]'"),
+        (["fig7", "--only", "mnist", "--images", "mnist=no.npz"], "no.npz"),
         (["fig6", "--ray", "127.0.0.1:1"], "no Ray cluster answers at 127.0.0.1:1"),
         (["fig6", "--out", "nosuch://place"], "fsspec"),
     ],
@@ -91,6 +94,25 @@ def test_images_that_are_not_given_are_named(reproduce, tmp_path):
     assert result.status == 0, result.err
     notes = json.loads(result.out)["figures"]["fig7"]["notes"]
     assert notes == ["mnist: not run, its images are not known; give --images mnist=SOURCE"]
+
+
+def test_figures_without_a_chosen_panel_are_left_alone(reproduce, tmp_path):
+    """Their earlier results would be overwritten with nothing."""
+    out = tmp_path / "out"
+    result = reproduce("fig2", "fig7", "--only", "mnist", "--json", "--out", str(out))
+    assert list(json.loads(result.out)["figures"]) == ["fig7"]
+    assert not (out / "fig2.json").exists()
+
+
+def test_interrupted(reproduce, tmp_path, monkeypatch):
+    def interrupt(*arguments, **options):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("sads.commands.reproduce.sweep", interrupt)
+    arguments = ("fig7", "--only", "mnist", "--out", str(tmp_path / "a folder"))
+    result = reproduce(*arguments)
+    assert result.status == 130
+    assert "go on with\nsads reproduce fig7 --only mnist --out '" in result.err
 
 
 class TestPaperScale:
