@@ -11,7 +11,7 @@ import pytest
 
 from sads.cli import main
 from sads.experiments import figure2, figure6, figure7, figure8
-from sads.experiments.figure import SCALES
+from sads.experiments.figure import SCALES, note_cells
 from sads.experiments.figures import FIGURES
 from sads.experiments.page import format_value, table_lines
 from sads.experiments.rotations import SETTINGS as ROTATION_SETTINGS
@@ -255,6 +255,16 @@ class TestFigure2:
         claims = {c.text: c.verdict for c in figure2.judge_bases(reverse, energies, shape)}
         claims.pop("vectors localised in space are modelled better")
         assert set(claims.values()) == {"not supported"}
+
+
+def test_notes_name_what_is_missing():
+    records = [record(1.0, {400: 5.0}) for _ in range(3)]
+    for one, share in zip(records, (1.0, 0.5, 0.0), strict=True):
+        one.evaluations[-1]["finite_share"] = share
+    missing, broken = note_cells(records, 4, "digits")
+    assert missing == "digits: 3 of 4 cells are finished"
+    assert broken.startswith("digits: in 2 of 3 cells some samples are not finite")
+    assert note_cells(records[:1], 1) == []
 
 
 def test_tables_show_errors_beside_values():

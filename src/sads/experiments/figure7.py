@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from sads.experiments.figure import Context, Figure, Outcome
+from sads.experiments.figure import Context, Figure, Outcome, note_cells
 from sads.experiments.rotations import (
     EXTREMES,
     PANELS,
@@ -32,8 +32,7 @@ def draw(context: Context) -> Outcome:
         if not seeds:
             notes.append(f"{panel}: no seed is finished")
             continue
-        if len(done) < total:
-            notes.append(f"{panel}: {len(done)} of {total} cells are finished")
+        notes += note_cells(done.values(), total, panel)
         rows = []
         for kind in EXTREMES:
             records = [done[seed, kind] for seed in seeds]

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from sads.experiments.figure import Context, Figure, Outcome
+from sads.experiments.figure import Context, Figure, Outcome, note_cells
 from sads.experiments.rotations import (
     PANELS,
     SETTINGS,
@@ -52,8 +52,7 @@ def draw(context: Context) -> Outcome:
         if not seeds:
             notes.append(f"{panel}: no seed is finished")
             continue
-        if len(done) < total:
-            notes.append(f"{panel}: {len(done)} of {total} cells are finished")
+        notes += note_cells(done.values(), total, panel)
         rows = panel_rows(panel, done, seeds, kinds)
         table += rows
         claims += judge_panel(panel, done, seeds, kinds)
