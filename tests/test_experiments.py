@@ -296,6 +296,17 @@ class TestStore:
         with pytest.raises(StoreError, match="newer sads"):
             Store(store.url)
 
+    def test_errors_of_a_cloud_s_client_are_one_line(self, monkeypatch):
+        class NoCredentialsError(Exception):
+            pass
+
+        def refuse(self, path, **options):
+            raise NoCredentialsError("Unable to locate credentials")
+
+        monkeypatch.setattr("fsspec.implementations.memory.MemoryFileSystem.exists", refuse)
+        with pytest.raises(StoreError, match="Unable to locate credentials"):
+            Store("memory://sads-test-refused")
+
     def test_unknown_protocols_are_one_line(self):
         with pytest.raises(StoreError, match="fsspec"):
             Store("nosuch://place")

@@ -35,7 +35,7 @@ import torch
 from fsspec.implementations.local import LocalFileSystem
 from torch import Tensor
 
-from sads.errors import GeometryFileError, OutputError, StoreError
+from sads.errors import GeometryFileError, OutputError, SadsError, StoreError
 from sads.experiments.spec import Cell, GeometrySpec
 from sads.files import replacing, to_json, write_json
 from sads.geometry.geometry import Geometry, load_geometry
@@ -244,11 +244,11 @@ class Store:
             for name in ("cells", "geometries"):
                 self._fs.makedirs(self._path(name), exist_ok=True)
             self._work.mkdir(parents=True, exist_ok=True)
-        except StoreError:
+        except SadsError:
             raise
         except (ValueError, KeyError, TypeError) as error:
             raise StoreError(f"{mark} is damaged ({error}); choose another --out") from error
-        except OSError as error:
+        except Exception as error:  # OSError, or what a cloud's client has instead
             raise StoreError(
                 f"cannot use {self.url} as a store ({error}); choose a folder that you can write to"
             ) from error
