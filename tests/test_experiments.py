@@ -4,6 +4,7 @@ import json
 import math
 import os
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -138,6 +139,23 @@ class TestRun:
         assert resumed.evaluations == undisturbed.evaluations
         assert resumed.losses == undisturbed.losses
 
+    @pytest.mark.parametrize(
+        "file", ["checkpoint.safetensors", "evaluation-3.json", "seconds.json"]
+    )
+    def test_what_is_left_of_a_killed_attempt_may_be_damaged(self, store, file):
+        cell = tiny(evaluate_at=(3, 6))
+        undisturbed = run_cell(cell, Store(store.url + "-other"))
+        with store.work_folder(cell) as work:
+            (work / file).write_bytes(b"junk")
+        assert run_cell(cell, store).evaluations == undisturbed.evaluations
+        assert not list(store._work.iterdir())
+
+    def test_labels_must_be_as_many_as_images(self, tmp_path):
+        images = np.zeros((3, 4, 4), dtype=np.uint8)
+        np.savez(tmp_path / "few.npz", images=images, labels=np.arange(2))
+        with pytest.raises(DataError, match="2 labels for 3 images"):
+            read_source("mnist", (1, 4, 4), {"mnist": str(tmp_path / "few.npz")})
+
     def test_subspace_vectors_lie_in_the_subspace_and_differ_by_seed(self, store):
         geometry = get_geometry(GEOMETRY, store)
         vectors = geometry.directions().vectors
@@ -222,11 +240,50 @@ class TestStore:
         with store.work_folder(tiny()) as mine:
             assert mine is not None
 
-    def test_the_first_to_finish_counts(self, store):
+    @pytest.mark.parametrize("place", ["local", "memory"])
+    def test_the_first_to_finish_counts(self, store, place):
+        store = Store("memory://sads-test-first") if place == "memory" else store
         record = run_cell(tiny(), store)
         folder = store.new_folder(tiny())
-        assert store.put(record, folder) == record
+        assert store.put(replace(record, seconds=1e6), folder) == record
         assert not folder.exists()
+
+    def test_a_cell_that_appears_while_it_is_looked_for_is_not_damaged(self, store, monkeypatch):
+        """Another sweep finishes it between two looks at the disk."""
+        record = run_cell(tiny(), store)
+        folder = Path(store.url) / "cells" / tiny().hash
+        folder.rename(folder.with_name(".elsewhere"))
+        exists = store._fs.exists
+
+        def finished_after(path):
+            found = exists(path)
+            if not folder.exists():
+                folder.with_name(".elsewhere").rename(folder)
+            return found
+
+        monkeypatch.setattr(store._fs, "exists", finished_after)
+        store.get(tiny())
+        assert store.get(tiny()) == record
+        assert not store.damaged
+
+    def test_others_can_read_it(self, store):
+        run_cell(tiny(keep_samples=1), store)
+        store.records()
+        mask = os.umask(0)
+        os.umask(mask)
+        for path in Path(store.url).rglob("*"):
+            expected = (0o777 if path.is_dir() else 0o666) & ~mask
+            assert path.stat().st_mode & 0o777 & 0o444 == expected & 0o444, path
+
+    def test_a_relative_folder_is_the_same_from_everywhere(self, tmp_path, monkeypatch):
+        """Ray's workers start in a directory of their own."""
+        monkeypatch.chdir(tmp_path)
+        assert Store("here").url == str(tmp_path / "here")
+
+    def test_an_object_store_without_cells_has_no_records(self):
+        store = Store("memory://sads-test-empty")
+        store._fs.rm(store._path("cells"), recursive=True)
+        assert store.records() == {}
 
     def test_refuses_another_program_s_folder(self, tmp_path):
         (tmp_path / "thesis.tex").write_text("precious")
@@ -238,6 +295,17 @@ class TestStore:
             json.dump({"format": "sads-store", "version": 99}, file)
         with pytest.raises(StoreError, match="newer sads"):
             Store(store.url)
+
+    def test_errors_of_a_cloud_s_client_are_one_line(self, monkeypatch):
+        class NoCredentialsError(Exception):
+            pass
+
+        def refuse(self, path, **options):
+            raise NoCredentialsError("Unable to locate credentials")
+
+        monkeypatch.setattr("fsspec.implementations.memory.MemoryFileSystem.exists", refuse)
+        with pytest.raises(StoreError, match="Unable to locate credentials"):
+            Store("memory://sads-test-refused")
 
     def test_unknown_protocols_are_one_line(self):
         with pytest.raises(StoreError, match="fsspec"):

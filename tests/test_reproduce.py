@@ -10,11 +10,12 @@ import numpy as np
 import pytest
 
 from sads.cli import main
-from sads.experiments import figure2, figure6, figure8
-from sads.experiments.figure import SCALES
+from sads.experiments import figure2, figure6, figure7, figure8
+from sads.experiments.figure import SCALES, note_cells
 from sads.experiments.figures import FIGURES
 from sads.experiments.page import format_value, table_lines
 from sads.experiments.rotations import SETTINGS as ROTATION_SETTINGS
+from sads.experiments.store import Record
 
 
 @pytest.fixture
@@ -49,6 +50,9 @@ def test_all_nine_figures_are_there():
         (["fig6", "--only", "dit-8"], "no panel 'dit-8'; --only takes iddpm-nearest"),
         (["fig8", "--images", "mnist"], "write mnist=FILE"),
         (["fig6", "--seeds", "0"], "at least 1 seed"),
+        (["fig6", "--ray", "auto", "--cpus", "0"], "more than 0 CPUs"),
+        (["fig6", "--only", "[/b]"], "no panel '[/b]'"),
+        (["fig7", "--only", "mnist", "--images", "mnist=no.npz"], "no.npz"),
         (["fig6", "--ray", "127.0.0.1:1"], "no Ray cluster answers at 127.0.0.1:1"),
         (["fig6", "--out", "nosuch://place"], "fsspec"),
     ],
@@ -90,6 +94,25 @@ def test_images_that_are_not_given_are_named(reproduce, tmp_path):
     assert result.status == 0, result.err
     notes = json.loads(result.out)["figures"]["fig7"]["notes"]
     assert notes == ["mnist: not run, its images are not known; give --images mnist=SOURCE"]
+
+
+def test_figures_without_a_chosen_panel_are_left_alone(reproduce, tmp_path):
+    """Their earlier results would be overwritten with nothing."""
+    out = tmp_path / "out"
+    result = reproduce("fig2", "fig7", "--only", "mnist", "--json", "--out", str(out))
+    assert list(json.loads(result.out)["figures"]) == ["fig7"]
+    assert not (out / "fig2.json").exists()
+
+
+def test_interrupted(reproduce, tmp_path, monkeypatch):
+    def interrupt(*arguments, **options):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("sads.commands.reproduce.sweep", interrupt)
+    arguments = ("fig7", "--only", "mnist", "--out", str(tmp_path / "a folder"))
+    result = reproduce(*arguments)
+    assert result.status == 130
+    assert "go on with\nsads reproduce fig7 --only mnist --out '" in result.err
 
 
 class TestPaperScale:
@@ -138,9 +161,7 @@ class TestPaperScale:
 
 def record(alpha, sw2):
     evaluations = [{"iterations": k, "sw2": v, "msw2": 2 * v} for k, v in sw2.items()]
-    return SimpleNamespace(
-        facts={"alpha": alpha}, evaluations=evaluations, metric=lambda k: evaluations[-1][k]
-    )
+    return Record(None, evaluations, [], {"alpha": alpha}, 0.0, {}, {})
 
 
 class TestFigure8:
@@ -171,11 +192,26 @@ class TestFigure8:
     def test_not_supported_where_the_opposite_holds(self):
         assert self.verdicts(-1) == ["not supported"] * 5
 
+    @pytest.mark.parametrize(("spread", "verdict"), [(0.05, "supported"), (0.5, "not supported")])
+    def test_alike_is_more_than_no_difference_found(self, spread, verdict):
+        largest = 1 + spread * np.linspace(-1, 1, 5)
+        assert figure8.judge_alike("made up", largest, np.ones(5)).verdict == verdict
+
     def test_rows_count_wins(self):
         rows = figure8.panel_rows("made up", self.done(1), range(5), self.KINDS)
         assert [row["rotation"] for row in rows[::2]] == list(self.KINDS)
         assert rows[0]["beats identity"] == "5 of 5"
         assert rows[-1]["beats identity"] == "0 of 5"
+
+    def test_a_seed_whose_samples_are_not_finite_decides_nothing(self):
+        done = self.done(1)
+        done[0, "min"] = record(1.0, {100: 11.0, 400: 5.5})
+        done[0, "min"].evaluations[-1].update(sw2=None, msw2=None)
+        claims = figure8.judge_panel("made up", done, range(5), self.KINDS)
+        assert [c.verdict for c in claims[2:4]] == ["not tested at this scale"] * 2
+        rows = figure8.panel_rows("made up", done, range(5), self.KINDS)
+        assert math.isnan(rows[1]["SW2"])
+        assert figure8.practical_numbers("made up", done, range(5), self.KINDS)
 
     def test_the_control_s_share_of_the_gain(self):
         """Identity less random is 2 of the 3 that the minimising rotation gains."""
@@ -187,6 +223,19 @@ class TestFigure8:
         assert reach(1.0, [100, 400], [2.0, 0.5]) == pytest.approx(200)  # half-way in logarithms
         assert reach(3.0, [100, 400], [2.0, 0.5]) == 100
         assert reach(0.1, [100, 400], [2.0, 0.5]) is None
+
+
+class TestFigure7:
+    def test_no_digit_at_all_is_no_share_of_ones(self):
+        """All of the samples of one seed are blank: nobody can say which digits they are."""
+        records = {kind: [record(1.0, {400: 5.0}) for _ in range(5)] for kind in ("min", "max")}
+        records["identity"] = records["max"]
+        for kind, blank in (("min", 0.1), ("max", 0.9)):
+            for seed, one in enumerate(records[kind]):
+                ones = 0.5 + 0.01 * seed if kind == "max" or seed else None
+                one.evaluations[-1].update(without_digit=blank, share_of_ones=ones)
+        verdicts = [claim.verdict for claim in figure7._judge_digits("made up", records)]
+        assert verdicts == ["supported", "not tested at this scale"]
 
 
 class TestFigure2:
@@ -206,6 +255,16 @@ class TestFigure2:
         claims = {c.text: c.verdict for c in figure2.judge_bases(reverse, energies, shape)}
         claims.pop("vectors localised in space are modelled better")
         assert set(claims.values()) == {"not supported"}
+
+
+def test_notes_name_what_is_missing():
+    records = [record(1.0, {400: 5.0}) for _ in range(3)]
+    for one, share in zip(records, (1.0, 0.5, 0.0), strict=True):
+        one.evaluations[-1]["finite_share"] = share
+    missing, broken = note_cells(records, 4, "digits")
+    assert missing == "digits: 3 of 4 cells are finished"
+    assert broken.startswith("digits: in 2 of 3 cells some samples are not finite")
+    assert note_cells(records[:1], 1) == []
 
 
 def test_tables_show_errors_beside_values():

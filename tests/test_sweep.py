@@ -1,6 +1,7 @@
 """Sweeps: in turn, in processes, on Ray; killed at any moment."""
 
 import json
+import multiprocessing
 import os
 import random
 import signal
@@ -14,6 +15,7 @@ import pytest
 
 from sads.errors import ClusterError, InvalidArgumentError
 from sads.experiments import run
+from sads.experiments import sweep as sweeping
 from sads.experiments.run import get_geometry
 from sads.experiments.spec import Budget, Cell, FamilySpec, GeometrySpec
 from sads.experiments.store import Store
@@ -52,6 +54,50 @@ def test_a_cell_that_cannot_be_computed_fails_alone(tmp_path):
     board = sweep([bad, *cells(count=1)], store, num_workers=1)
     assert board.finished == 1
     assert "--images nowhere=" in board.failed[bad]
+
+
+@pytest.mark.parametrize("num_workers", [1, 2])
+def test_an_error_of_the_system_is_the_failure_of_its_cell(tmp_path, num_workers):
+    """As a full disk would be; here a folder stands where a file should."""
+    store = Store(tmp_path / "store")
+    bad, good = cells(count=2)
+    (tmp_path / "store" / "work" / bad.hash / "lock").mkdir(parents=True)
+    board = sweep([bad, good], store, num_workers=num_workers)
+    assert board.finished == 1
+    assert board.failed[bad].startswith("IsADirectoryError: ")
+
+
+def test_workers_that_die_at_once_do_not_end_the_sweep(tmp_path, monkeypatch):
+    """They cannot even be told of a cell; after three of them it counts as failed."""
+    monkeypatch.setattr("sads.experiments.sweep._work", print)
+    original = sweeping._start_worker
+
+    def start(*arguments):
+        worker = original(*arguments)
+        worker.process.join()
+        return worker
+
+    monkeypatch.setattr(sweeping, "_start_worker", start)
+    board = sweep(cells(count=2), Store(tmp_path / "store"), num_workers=2)
+    assert len(board.failed) == 2
+    assert all(reason.endswith("3 times") for reason in board.failed.values())
+
+
+def test_workers_end_with_a_watcher_that_fails(tmp_path):
+    def watch(board):
+        if board.running:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt) as caught:
+        sweep(cells(count=2), Store(tmp_path / "store"), num_workers=2, watch=watch)
+    assert caught.tb is not None  # as in a notebook, the frames of the sweep live on
+    assert not multiprocessing.active_children()
+
+
+@pytest.mark.parametrize(("cpus", "gpus"), [(0, 1), (-1, 0), (1, -1)])
+def test_refuses_impossible_shares_of_a_cluster(cpus, gpus):
+    with pytest.raises(InvalidArgumentError, match="more than 0 CPUs"):
+        Cluster("auto", cpus, gpus)
 
 
 def test_a_cell_of_another_sweep_is_waited_for(tmp_path, monkeypatch):

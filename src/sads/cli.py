@@ -53,16 +53,20 @@ def main() -> None:
         status = typer.main.get_command(app)(standalone_mode=False)
         sys.exit(status if isinstance(status, int) else 0)
     except SadsError as error:
-        messages.print(f"error: {error}", style="red", highlight=False, soft_wrap=True)
+        _print_error(str(error))
         sys.exit(2)
     except ClickException as error:
         text = error.format_message()  # type: ignore[attr-defined]
         text = text.replace("\n", " ").rstrip(".")
-        messages.print(f"error: {text}; try --help", style="red", highlight=False, soft_wrap=True)
+        _print_error(f"{text}; try --help")
         sys.exit(2)
     except (KeyboardInterrupt, typer.Abort):
         messages.print("interrupted before anything was computed")
         sys.exit(130)
+
+
+def _print_error(text: str) -> None:
+    messages.print(f"error: {text}", style="red", highlight=False, markup=False, soft_wrap=True)
 
 
 if __name__ == "__main__":

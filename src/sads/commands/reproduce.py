@@ -1,5 +1,6 @@
 """`sads reproduce`: the paper's figures, from cells in a store. Parsing and printing only."""
 
+import os
 import sys
 import time
 from collections.abc import Iterator
@@ -9,9 +10,10 @@ from typing import Annotated, Any
 
 import typer
 from rich.live import Live
+from rich.markup import escape
 from rich.table import Table
 
-from sads.commands.printing import AsJson, console, messages
+from sads.commands.printing import AsJson, command_line, console, messages
 from sads.errors import InvalidArgumentError, OutputError
 from sads.experiments.figure import SCALES, Context, Figure, Outcome
 from sads.experiments.figures import FIGURES
@@ -89,18 +91,28 @@ def reproduce(
     context = Context(scale, store, sources, panels, seeds, make_geometry)
     summaries, failed = {}, {}
     for figure in chosen:
+        if figure.panels and not context.panels(figure.panels):
+            continue  # --only chooses panels of other figures
         started = time.perf_counter()
         with status(f"{figure.name}: preparing", as_json):
             cells = figure.cells(context)
-        with watching(figure, quiet=as_json) as watch:
-            board = sweep(
-                cells, store, num_workers=workers, cluster=cluster, sources=sources, watch=watch
-            )
+        try:
+            with watching(figure, quiet=as_json) as watch:
+                board = sweep(
+                    cells, store, num_workers=workers, cluster=cluster, sources=sources, watch=watch
+                )
+        except KeyboardInterrupt:
+            messages.print(
+                f"interrupted: what is finished is in {store.url}; go on with\n{command_line()}",
+                highlight=False, markup=False, soft_wrap=True,
+            )  # fmt: skip
+            raise typer.Exit(130) from None
         for note in board.notes:
-            messages.print(f"note: {note}", highlight=False, soft_wrap=True)
+            messages.print(f"note: {note}", highlight=False, markup=False, soft_wrap=True)
         for cell, reason in board.failed.items():
             failed[cell.label] = reason
-            messages.print(f"failed: {cell.label}: {reason}", style="red", highlight=False)
+            text = f"failed: {cell.label}: {reason}"
+            messages.print(text, style="red", highlight=False, markup=False, soft_wrap=True)
         with status(f"{figure.name}: drawing", as_json):
             outcome = figure.draw(context)
         summary = write_outcome(figure, outcome, folder, context)
@@ -151,7 +163,8 @@ def read_sources(texts: list[str]) -> dict[str, str]:
             raise InvalidArgumentError(
                 f"{text!r} does not say which images are where; write mnist=FILE"
             )
-        sources[name] = source
+        # Ray's workers start in a directory of their own.
+        sources[name] = os.path.abspath(source) if os.path.exists(source) else source
     return sources
 
 
@@ -215,7 +228,7 @@ def board_table(figure: Figure, board: Board) -> Table:
     for cell, share in board.running.items():
         table.add_row(cell.label, f"{share:4.0%}")
     for cell, reason in list(board.failed.items())[-3:]:
-        table.add_row(f"[red]{cell.label}", f"[red]{reason}")
+        table.add_row(cell.label, escape(reason), style="red")
     return table
 
 
@@ -239,7 +252,7 @@ def write_outcome(
         "title": figure.title,
         "scale": context.scale,
         "panels": context.panels(figure.panels),
-        "command": f"sads {' '.join(sys.argv[1:])}",
+        "command": command_line(),
         "claims": [vars(claim) for claim in outcome.claims],
         "table": outcome.table,
         "notes": outcome.notes,
@@ -266,9 +279,9 @@ def print_outcome(figure: Figure, outcome: Outcome, summary: dict[str, Any]) -> 
         console.print(table)
     for claim in outcome.claims:
         style = VERDICT_STYLES.get(claim.verdict, "yellow")
-        console.print(f"[bold {style}]{claim.verdict}[/]: {claim.text}", highlight=False)
-        console.print(f"  {claim.evidence}", highlight=False)
+        console.print(f"[bold {style}]{claim.verdict}[/]: {escape(claim.text)}", highlight=False)
+        console.print(f"  {claim.evidence}", highlight=False, markup=False)
     for note in outcome.notes:
-        console.print(f"note: {note}", highlight=False)
+        console.print(f"note: {note}", highlight=False, markup=False)
     for path in summary["pictures"].values():
         console.print(f"wrote {path}", highlight=False, soft_wrap=True)

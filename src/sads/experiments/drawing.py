@@ -45,7 +45,7 @@ def plot_training_along_directions(
             face = BLUE if row["cluster of"] == 1 else "white"
             axes.plot(place, row["MSW2"], "o", ms=6, mec=BLUE, mfc=face, zorder=4)
         axes.set_ylabel("MSW$_2$ (mean ± s.e.)", color=BLUE)
-        axes.set_ylim(0, 1.12 * float((means + errors).max()))
+        axes.set_ylim(0, 1.12 * float(np.nanmax(means + errors, initial=1e-9)))
         axes.set_xticks(places, [f"$u_{{{rank + 1}}}$" for rank in ranks])
         axes.set_xlim(-0.5, len(rows) - 0.5)
         right = axes.twinx()

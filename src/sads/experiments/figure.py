@@ -1,6 +1,6 @@
 """What every figure of the paper is to `sads reproduce`: cells to compute, and a drawing."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -84,3 +84,18 @@ class Figure:
     panels: tuple[str, ...]
     cells: Callable[[Context], list[Cell]]
     draw: Callable[[Context], Outcome]
+
+
+def note_cells(records: Collection[Record], total: int, panel: str = "") -> list[str]:
+    """What a reader must know of the cells behind a figure, or behind one of its panels."""
+    prefix = f"{panel}: " if panel else ""
+    notes = []
+    if len(records) < total:
+        notes.append(f"{prefix}{len(records)} of {total} cells are finished")
+    broken = sum(record.metric("finite_share") < 1 for record in records)
+    if broken:
+        notes.append(
+            f"{prefix}in {broken} of {len(records)} cells some samples are not finite; distances "
+            "are those of the others"
+        )
+    return notes

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from sads.data.source import SPHERE_DIRECTIONS
-from sads.experiments.figure import Context, Figure, Outcome
+from sads.experiments.figure import Context, Figure, Outcome, note_cells
 from sads.experiments.spec import Budget, Cell, FamilySpec, GeometrySpec
 from sads.experiments.store import Record, Store
 from sads.experiments.verdict import judge, mean_and_error, paired_difference
@@ -77,7 +77,7 @@ def draw(context: Context) -> Outcome:
         f"SW2 of the avoided less that of the preferred sphere: {difference}",
         difference.interval,
     )
-    notes = [] if len(done) == len(chosen) else [f"{len(done)} of {len(chosen)} cells are finished"]
+    notes = note_cells(done.values(), len(chosen))
     return Outcome(
         {"fig1": drawing.plot_spheres(shown, table)}, table, context.tested([claim]), notes
     )

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from sads.data.bases import BASES, basis
-from sads.experiments.figure import Context, Figure, Outcome
+from sads.experiments.figure import Context, Figure, Outcome, note_cells
 from sads.experiments.spec import Budget, Cell, FamilySpec, GeometrySpec
 from sads.experiments.verdict import (
     Claim,
@@ -62,9 +62,7 @@ def draw(context: Context) -> Outcome:
     settings = SETTINGS[context.scale]
     chosen = all_cells(context)
     records = context.records(chosen.values())
-    notes = []
-    if len(records) < len(chosen):
-        notes.append(f"{len(records)} of {len(chosen)} cells are finished")
+    notes = note_cells(records.values(), len(chosen))
     if settings.family.shape != (1, 16, 16):
         notes.append(f"at this scale the network is {settings.family}, the paper's is 1x16x16")
     values: dict[str, np.ndarray] = {}  # means over seeds, NaN where none is finished, (D,)

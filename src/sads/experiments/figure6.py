@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from sads.directions import Directions
-from sads.experiments.figure import Context, Figure, Outcome
+from sads.experiments.figure import Context, Figure, Outcome, note_cells
 from sads.experiments.spec import Budget, Cell, FamilySpec, GeometrySpec
 from sads.experiments.store import Record
 from sads.experiments.verdict import (
@@ -110,8 +110,7 @@ def draw(context: Context) -> Outcome:
         table += rows
         claims.append(_judge_panel(panel, done, directions))
         pictures[panel] = drawing.plot_training_along_directions(geometry, directions, rows)
-        if len(done) < len(chosen):
-            notes.append(f"{panel}: {len(done)} of {len(chosen)} cells are finished")
+        notes += note_cells(done.values(), len(chosen), panel)
     return Outcome(pictures, table, context.tested(claims), notes)
 
 

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from sads.experiments.figure import Context, Figure, Outcome
+from sads.experiments.figure import Context, Figure, Outcome, note_cells
 from sads.experiments.rotations import (
     EXTREMES,
     PANELS,
@@ -32,8 +32,7 @@ def draw(context: Context) -> Outcome:
         if not seeds:
             notes.append(f"{panel}: no seed is finished")
             continue
-        if len(done) < total:
-            notes.append(f"{panel}: {len(done)} of {total} cells are finished")
+        notes += note_cells(done.values(), total, panel)
         rows = []
         for kind in EXTREMES:
             records = [done[seed, kind] for seed in seeds]
@@ -41,7 +40,7 @@ def draw(context: Context) -> Outcome:
             row["alpha"] = records[0].facts["alpha"]
             for name in ("SW2", "MSW2", "without digit", "share of ones", "class entropy"):
                 key = name.lower().replace(" ", "_")
-                if all(record.evaluations[-1].get(key) is not None for record in records):
+                if any(key in record.evaluations[-1] for record in records):
                     row[name], row[f"{name} error"] = mean_and_error(
                         [record.metric(key) for record in records]
                     )
@@ -70,7 +69,7 @@ def _judge_digits(panel: str, records: dict[str, list[Any]]) -> list[Claim]:
             blank.interval,
         )
     )
-    if records["max"][0].evaluations[-1].get("share_of_ones") is not None:
+    if any("share_of_ones" in record.evaluations[-1] for record in records["max"]):
         ones = paired_difference(values("max", "share_of_ones"), values("min", "share_of_ones"))
         claims.append(
             judge(

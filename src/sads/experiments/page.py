@@ -34,7 +34,7 @@ def write_page(folder: Path) -> Path:
         lines += ["", *table_lines(figure["table"])]
     page = folder / "README.md"
     with replacing(page) as temporary:
-        temporary.write_text("\n".join(lines) + "\n")
+        temporary.write_text("\n".join(lines) + "\n", encoding="utf-8")
     return page
 
 

@@ -24,7 +24,7 @@ from sads.data.synthetic import rank_one, sphere
 from sads.diffusion.model import ScoreModel
 from sads.diffusion.sample import sample
 from sads.diffusion.train import train, versions
-from sads.errors import DataError, InvalidArgumentError
+from sads.errors import CheckpointError, DataError, InvalidArgumentError
 from sads.experiments.spec import Cell, GeometrySpec
 from sads.experiments.store import Record, Store
 from sads.files import write_json
@@ -53,12 +53,26 @@ def run_cell(
     with store.work_folder(cell) as work:
         if work is None:
             return None
-        if (record := store.get(cell)) is not None:  # finished by the one who had the folder
-            return record
-        with one_thread():
-            record = _compute(cell, store, work, sources or {}, report or (lambda share: None))
+        record = store.get(cell)  # perhaps finished by the one who had the folder
+        if record is None:
+            with one_thread():
+                record = _resume(cell, store, work, sources or {}, report or (lambda share: None))
         store.clear_work(cell)
         return record
+
+
+def _resume(cell: Cell, store: Store, work: Path, sources: Sources, report: Report) -> Record:
+    """From where an earlier attempt was left, or from the start if that cannot be read.
+
+    A checkpoint may be damaged, or belong to a geometry that has been estimated anew since.
+    """
+    try:
+        return _compute(cell, store, work, sources, report)
+    except (CheckpointError, json.JSONDecodeError):
+        for path in work.iterdir():
+            if path.name != "lock":
+                path.unlink()
+        return _compute(cell, store, work, sources, report)
 
 
 def _compute(cell: Cell, store: Store, work: Path, sources: Sources, report: Report) -> Record:
@@ -200,9 +214,14 @@ def read_source(
     read = read_images(source, size=(shape[1], shape[2]), channels=shape[0])
     order = torch.from_numpy(np.random.default_rng(0).permutation(len(read.images)))
     labels = load_labels(source)
-    if labels is not None and len(labels) == len(order):
-        labels = labels[order]
-    return read.images[order], labels
+    if labels is None:
+        return read.images[order], None
+    if len(labels) != len(order):
+        raise DataError(
+            f"{source} has {len(labels)} labels for {len(order)} images, expected one for each: "
+            "mend or remove them"
+        )
+    return read.images[order], labels[order]
 
 
 def digest_images(images: Tensor) -> str:

@@ -2,7 +2,7 @@
 
     sads-store.json         says that this folder is ours, and the version of its layout
     cells/HASH/record.json  specification, metrics, loss curve, seconds, versions; digests of the
-                            other files of the cell (samples.npz, model.safetensors, if asked for)
+                            other files of the cell (samples.npz, if asked for)
     geometries/HASH.safetensors
     work/HASH/              checkpoint of a cell under way, and its lock
     damaged/                cells that could not be read, set aside
@@ -19,6 +19,7 @@ is kept.
 import contextlib
 import hashlib
 import json
+import math
 import os
 import shutil
 import tempfile
@@ -34,9 +35,9 @@ import torch
 from fsspec.implementations.local import LocalFileSystem
 from torch import Tensor
 
-from sads.errors import GeometryFileError, OutputError, StoreError
+from sads.errors import GeometryFileError, OutputError, SadsError, StoreError
 from sads.experiments.spec import Cell, GeometrySpec
-from sads.files import to_json, write_json
+from sads.files import replacing, to_json, write_json
 from sads.geometry.geometry import Geometry, load_geometry
 
 try:
@@ -60,9 +61,13 @@ class Record:
     versions: dict[str, str]
     files: dict[str, str]  # digests by name
 
-    def metric(self, name: str) -> float:
-        """A number of the last evaluation."""
-        return float(self.evaluations[-1][name])
+    def metric(self, name: str, stage: int = -1) -> float:
+        """A number of an evaluation, of the last one if not said otherwise.
+
+        NaN where there was nothing to measure: no sample was finite, none had a digit.
+        """
+        value = self.evaluations[stage].get(name)
+        return math.nan if value is None else float(value)
 
     def to_json(self) -> dict[str, Any]:
         return {**vars(self), "hash": self.cell.hash, "cell": self.cell.to_json()}
@@ -88,14 +93,18 @@ class Store:
                 f"cannot open a store at {self.url} ({error}); give a folder or an fsspec URL"
             ) from error
         self.is_local = isinstance(self._fs, LocalFileSystem)
+        if self.is_local:  # processes of a cluster may have another working directory
+            self.url = self._root
         self.damaged: list[str] = []  # what was set aside, with the reason
         self._open()
 
     def get(self, cell: Cell) -> Record | None:
         """The record of a cell, or None; a damaged one is set aside."""
         folder = self._path("cells", cell.hash)
+        # Asked in this order, because a folder that another sweep finishes appears with its record.
+        there = self.is_local and self._fs.exists(folder)
         if not self._fs.exists(f"{folder}/record.json"):
-            if self.is_local and self._fs.exists(folder):
+            if there:
                 self._set_aside(cell.hash, "it has no record")
             return None
         try:
@@ -120,7 +129,7 @@ class Store:
                 os.rename(folder, target)
                 with open(self._path("journal.txt"), "a") as journal:
                     journal.write(f"{record.cell.hash} {record.cell.label}\n")
-        else:
+        elif self.get(record.cell) is None:
             for path in _files(folder, last="record.json"):
                 self._fs.put_file(str(path), f"{target}/{path.name}")
         shutil.rmtree(folder, ignore_errors=True)
@@ -159,7 +168,10 @@ class Store:
 
     def records(self) -> dict[str, Record]:
         """All whole records by hash. The index is read, brought up to date and written."""
-        names = {Path(p).name for p in self._fs.ls(self._path("cells"), detail=False)}
+        try:
+            names = {Path(p).name for p in self._fs.ls(self._path("cells"), detail=False)}
+        except FileNotFoundError:  # object stores have no empty folders
+            names = set()
         known = self._read_index()
         records = {}
         for name in sorted(n for n in names if not n.startswith(".")):
@@ -188,6 +200,8 @@ class Store:
             lock.close()
             yield None
             return
+        except OSError:  # a file system without locks: as on object stores, the first one counts
+            pass
         with lock:
             yield folder
 
@@ -197,11 +211,11 @@ class Store:
     def new_folder(self, cell: Cell) -> Path:
         """A folder to build a cell's results in, beside the place where they will be."""
         parent = Path(self._path("cells")) if self.is_local else self._work
-        for left in parent.glob(
-            f".{cell.hash}-*"
-        ):  # by a process that was killed: we hold the lock
+        for left in parent.glob(f".{cell.hash}-*"):  # by a killed process: we hold the lock
             shutil.rmtree(left, ignore_errors=True)
-        return Path(tempfile.mkdtemp(dir=parent, prefix=f".{cell.hash}-"))
+        folder = parent / f".{cell.hash}-{os.urandom(4).hex()}"
+        folder.mkdir()  # unlike those of tempfile, as readable for others as the user wants
+        return folder
 
     @cached_property
     def _work(self) -> Path:
@@ -220,7 +234,7 @@ class Store:
                         f"{self.url} was written by a newer sads (store version "
                         f"{described['version']}, this one reads {VERSION}): upgrade sads"
                     )
-            elif self._fs.exists(self._root) and self._fs.ls(self._root):
+            elif self._fs.exists(self._root) and self._visible_files():
                 raise StoreError(
                     f"{self.url} is not empty and not a store of sads; choose another --out"
                 )
@@ -230,14 +244,19 @@ class Store:
             for name in ("cells", "geometries"):
                 self._fs.makedirs(self._path(name), exist_ok=True)
             self._work.mkdir(parents=True, exist_ok=True)
-        except StoreError:
+        except SadsError:
             raise
         except (ValueError, KeyError, TypeError) as error:
             raise StoreError(f"{mark} is damaged ({error}); choose another --out") from error
-        except OSError as error:
+        except Exception as error:  # OSError, or what a cloud's client has instead
             raise StoreError(
                 f"cannot use {self.url} as a store ({error}); choose a folder that you can write to"
             ) from error
+
+    def _visible_files(self) -> list[str]:
+        """Of the root; hidden is the mark that another sweep is writing at this moment."""
+        paths = self._fs.ls(self._root, detail=False)
+        return [path for path in paths if not Path(path).name.startswith(".")]
 
     def _read(self, name: str) -> Record:
         content = self._fs.cat_file(self._path("cells", name, "record.json"))
@@ -271,11 +290,8 @@ class Store:
 
     def _write(self, name: str, text: str) -> None:
         if self.is_local:
-            path = Path(self._path(name))
-            handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=".")
-            with os.fdopen(handle, "w") as file:
-                file.write(text)
-            os.replace(temporary, path)
+            with replacing(Path(self._path(name))) as temporary:
+                temporary.write_text(text)
         else:
             self._fs.pipe_file(self._path(name), text.encode())
 

@@ -13,7 +13,8 @@ import signal
 import socket
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable
+from contextlib import closing, suppress
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection, wait
 from typing import Any, Literal
@@ -43,6 +44,9 @@ class Event:
     cell: Cell
     share: float = 0.0
     text: str = ""
+
+
+Events = Generator[Event, None, None]
 
 
 @dataclass
@@ -76,6 +80,13 @@ class Cluster:
     address: str  # HOST:PORT, or "auto" for the one of this machine
     cpus: float = 1
     gpus: float = 0
+
+    def __post_init__(self) -> None:
+        if not (self.cpus > 0 and self.gpus >= 0):
+            raise InvalidArgumentError(
+                "a cell takes more than 0 CPUs and at least 0 GPUs of a cluster, "
+                f"got {self.cpus:g} and {self.gpus:g}"
+            )
 
 
 Watch = Callable[[Board], None]
@@ -125,9 +136,10 @@ def sweep(
         events = _in_turn(queue, store, sources)
     else:
         events = _in_processes(queue, store, sources, min(num_workers, len(missing)))
-    for event in events:
-        _note(board, queue, event)
-        watch(board)
+    with closing(events):  # ends the workers, whatever `watch` does
+        for event in events:
+            _note(board, queue, event)
+            watch(board)
     return board
 
 
@@ -179,7 +191,7 @@ def _note(board: Board, queue: _Queue, event: Event) -> None:
         board.failed[event.cell] = f"{event.text}, {ATTEMPTS} times"
 
 
-def _in_turn(queue: _Queue, store: Store, sources: Sources) -> Iterator[Event]:
+def _in_turn(queue: _Queue, store: Store, sources: Sources) -> Events:
     while queue:
         cell = queue.take()
         if cell is None:
@@ -192,10 +204,13 @@ def _in_turn(queue: _Queue, store: Store, sources: Sources) -> Iterator[Event]:
 def _attempt(
     cell: Cell, store: Store, sources: Sources, report: Callable[[float], None] | None
 ) -> Event:
+    """One attempt at a cell; what goes wrong would go wrong again, and is the cell's failure."""
     try:
         record = run_cell(cell, store, sources, report)
-    except SadsError as error:  # the same again if it were tried again
+    except SadsError as error:
         return Event("failed", cell, text=str(error))
+    except Exception as error:
+        return Event("failed", cell, text=f"{type(error).__name__}: {error}")
     return Event("busy" if record is None else "finished", cell)
 
 
@@ -206,9 +221,7 @@ class _Worker:
     cell: Cell | None = None
 
 
-def _in_processes(
-    queue: _Queue, store: Store, sources: Sources, num_workers: int
-) -> Iterator[Event]:
+def _in_processes(queue: _Queue, store: Store, sources: Sources, num_workers: int) -> Events:
     """A process at a time for each worker; one that dies is replaced and its cell reported lost."""
     workers = [_start_worker(store, sources) for _ in range(num_workers)]
     try:
@@ -216,7 +229,8 @@ def _in_processes(
             for worker in workers:
                 if worker.cell is None and (cell := queue.take()) is not None:
                     worker.cell = cell
-                    worker.connection.send(cell)
+                    with suppress(OSError):  # it died while it had nothing to do: seen below
+                        worker.connection.send(cell)
                     yield Event("started", cell)
             ready = wait([w.connection for w in workers if w.cell], timeout=BUSY_SECONDS)
             for i, worker in enumerate(workers):
@@ -253,26 +267,27 @@ def _work(connection: Connection, url: str, sources: Sources) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the parent, which ends us
     torch.set_num_threads(1)
     store = Store(url)
-    try:
-        while True:
-            cell: Cell = connection.recv()
-            last = 0.0
 
-            def report(share: float, cell: Cell = cell) -> None:
-                nonlocal last
-                if time.monotonic() - last > REPORT_SECONDS:
-                    last = time.monotonic()
-                    connection.send(Event("progress", cell, share))
-
-            try:
-                event = _attempt(cell, store, sources, report)
-            except (EOFError, BrokenPipeError):
-                raise
-            except Exception as error:
-                event = Event("failed", cell, text=f"{type(error).__name__}: {error}")
+    def tell(event: Event) -> None:
+        try:
             connection.send(event)
-    except (EOFError, BrokenPipeError):  # the parent was killed
-        return
+        except OSError:  # the parent was killed
+            raise SystemExit from None
+
+    while True:
+        try:
+            cell: Cell = connection.recv()
+        except (EOFError, OSError):
+            return
+        last = 0.0
+
+        def report(share: float, cell: Cell = cell) -> None:
+            nonlocal last
+            if time.monotonic() - last > REPORT_SECONDS:
+                last = time.monotonic()
+                tell(Event("progress", cell, share))
+
+        tell(_attempt(cell, store, sources, report))
 
 
 def connect(cluster: Cluster) -> Any:
@@ -305,7 +320,7 @@ def connect(cluster: Cluster) -> Any:
     return ray
 
 
-def _on_ray(queue: _Queue, store: Store, sources: Sources, cluster: Cluster) -> Iterator[Event]:
+def _on_ray(queue: _Queue, store: Store, sources: Sources, cluster: Cluster) -> Events:
     """Tasks on a cluster, as many as it has room for; those of a dead node are tried elsewhere."""
     ray = connect(cluster)
     resources = {"num_cpus": cluster.cpus, "num_gpus": cluster.gpus}
