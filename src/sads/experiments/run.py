@@ -41,7 +41,11 @@ Sources = Mapping[str, str]  # where images of a name are: a file, a folder, a h
 
 
 def run_cell(
-    cell: Cell, store: Store, sources: Sources | None = None, report: Report | None = None
+    cell: Cell,
+    store: Store,
+    sources: Sources | None = None,
+    report: Report | None = None,
+    device: str = "cpu",
 ) -> Record | None:
     """The record of a cell, from the store or computed; None if another process is at it.
 
@@ -56,26 +60,31 @@ def run_cell(
         record = store.get(cell)  # perhaps finished by the one who had the folder
         if record is None:
             with one_thread():
-                record = _resume(cell, store, work, sources or {}, report or (lambda share: None))
+                report = report or (lambda share: None)
+                record = _resume(cell, store, work, sources or {}, report, device)
         store.clear_work(cell)
         return record
 
 
-def _resume(cell: Cell, store: Store, work: Path, sources: Sources, report: Report) -> Record:
+def _resume(
+    cell: Cell, store: Store, work: Path, sources: Sources, report: Report, device: str
+) -> Record:
     """From where an earlier attempt was left, or from the start if that cannot be read.
 
     A checkpoint may be damaged, or belong to a geometry that has been estimated anew since.
     """
     try:
-        return _compute(cell, store, work, sources, report)
+        return _compute(cell, store, work, sources, report, device)
     except (CheckpointError, json.JSONDecodeError):
         for path in work.iterdir():
             if path.name != "lock":
                 path.unlink()
-        return _compute(cell, store, work, sources, report)
+        return _compute(cell, store, work, sources, report, device)
 
 
-def _compute(cell: Cell, store: Store, work: Path, sources: Sources, report: Report) -> Record:
+def _compute(
+    cell: Cell, store: Store, work: Path, sources: Sources, report: Report, device: str
+) -> Record:
     started = time.perf_counter()
     spent = _Clock(work / "seconds.json")
     geometry = get_geometry(cell.geometry, store)
@@ -90,22 +99,28 @@ def _compute(cell: Cell, store: Store, work: Path, sources: Sources, report: Rep
         if path.exists() and iterations < budget.iterations:
             evaluations.append(json.loads(path.read_text()))
             continue
-        model = _train(cell, x, iterations, work, spent, report)
-        y = turned.undo(_sample(cell, model, iterations, report))
+        model = _train(cell, x, iterations, work, spent, report, device)
+        y = turned.undo(_sample(cell, model, iterations, report, device))
         evaluations.append({"iterations": iterations, **_measure(cell, data, y)})
         write_json(path, evaluations[-1])
     folder = store.new_folder(cell)
     if cell.keep_samples:
         np.savez_compressed(folder / "samples.npz", images=y[: cell.keep_samples].numpy())
     seconds = spent.total + time.perf_counter() - started
-    made_with = {**versions(), "device": best_device()}
+    made_with = {**versions(), "device": device}
     losses = _means(model.losses.double(), LOSS_POINTS)
     record = Record(cell, evaluations, losses, facts, round(seconds, 2), made_with, {})
     return store.put(record, folder)
 
 
 def _train(
-    cell: Cell, x: Tensor, iterations: int, work: Path, spent: "_Clock", report: Report
+    cell: Cell,
+    x: Tensor,
+    iterations: int,
+    work: Path,
+    spent: "_Clock",
+    report: Report,
+    device: str,
 ) -> ScoreModel:
     """The cell's model after some updates, from its checkpoint on."""
     budget = cell.budget
@@ -123,12 +138,12 @@ def _train(
         seed=_seed(cell, "train"),
         checkpoint=work / "checkpoint.safetensors",
         checkpoint_every=math.ceil(budget.iterations / CHECKPOINTS),
-        device=best_device(),
+        device=device,
         progress=progress,
     )
 
 
-def _sample(cell: Cell, model: ScoreModel, iterations: int, report: Report) -> Tensor:
+def _sample(cell: Cell, model: ScoreModel, iterations: int, report: Report, device: str) -> Tensor:
     budget = cell.budget
     return sample(
         model,
@@ -136,14 +151,9 @@ def _sample(cell: Cell, model: ScoreModel, iterations: int, report: Report) -> T
         steps=budget.steps,
         sampler=budget.sampler,
         seed=_seed(cell, f"sample {iterations}"),
-        device=best_device(),
+        device=device,
         progress=lambda done, total, share: report(iterations / budget.iterations),
     )
-
-
-def best_device() -> str:
-    """A GPU if this process may use one; on Ray, if the cell was given one."""
-    return "cuda" if torch.cuda.is_available() else "cpu"
 
 
 def get_geometry(spec: GeometrySpec, store: Store) -> Geometry:

@@ -22,7 +22,7 @@ from typing import Any, Literal
 import torch
 
 from sads.errors import ClusterError, InvalidArgumentError, SadsError
-from sads.experiments.run import Sources, get_geometry, run_cell
+from sads.experiments.run import Report, Sources, get_geometry, run_cell
 from sads.experiments.spec import Cell, GeometrySpec
 from sads.experiments.store import Store
 from sads.geometry.estimate import estimate_geometry
@@ -198,15 +198,15 @@ def _in_turn(queue: _Queue, store: Store, sources: Sources) -> Events:
             time.sleep(BUSY_SECONDS / 4)
             continue
         yield Event("started", cell)
-        yield _attempt(cell, store, sources, None)
+        yield _attempt(cell, store, sources)
 
 
 def _attempt(
-    cell: Cell, store: Store, sources: Sources, report: Callable[[float], None] | None
+    cell: Cell, store: Store, sources: Sources, report: Report | None = None, device: str = "cpu"
 ) -> Event:
     """One attempt at a cell; what goes wrong would go wrong again, and is the cell's failure."""
     try:
-        record = run_cell(cell, store, sources, report)
+        record = run_cell(cell, store, sources, report, device)
     except SadsError as error:
         return Event("failed", cell, text=str(error))
     except Exception as error:
@@ -323,12 +323,13 @@ def connect(cluster: Cluster) -> Any:
 def _on_ray(queue: _Queue, store: Store, sources: Sources, cluster: Cluster) -> Events:
     """Tasks on a cluster, as many as it has room for; those of a dead node are tried elsewhere."""
     ray = connect(cluster)
+    device = "cuda" if cluster.gpus else "cpu"
     resources = {"num_cpus": cluster.cpus, "num_gpus": cluster.gpus}
     task = ray.remote(**resources, max_retries=0)(_ray_attempt)
     pending: dict[Any, Cell] = {}
     while queue or pending:
         while (cell := queue.take()) is not None:
-            pending[task.remote(cell, store.url, dict(sources))] = cell
+            pending[task.remote(cell, store.url, dict(sources), device)] = cell
         done, _ = ray.wait(list(pending), timeout=BUSY_SECONDS) if pending else ([], [])
         if not pending:
             time.sleep(BUSY_SECONDS / 4)
@@ -342,9 +343,9 @@ def _on_ray(queue: _Queue, store: Store, sources: Sources, cluster: Cluster) -> 
                 yield Event("lost", cell, text=f"its Ray task was lost ({type(error).__name__})")
 
 
-def _ray_attempt(cell: Cell, url: str, sources: Sources) -> Event:
+def _ray_attempt(cell: Cell, url: str, sources: Sources, device: str) -> Event:
     torch.set_num_threads(1)
-    return _attempt(cell, Store(url), sources, None)
+    return _attempt(cell, Store(url), sources, device=device)
 
 
 def geometry_on_ray(
