@@ -224,7 +224,8 @@ class TestStore:
         shutil.rmtree(f"{store.url}/cells/{cells[0].hash}")
         assert set(Store(store.url).records()) == {cells[1].hash}
 
-    def test_an_fsspec_url(self):
+    def test_an_fsspec_url(self, tmp_path, monkeypatch):
+        monkeypatch.setenv("HOME", str(tmp_path))  # checkpoints go to the cache of the user
         store = Store("memory://sads-test-store")
         record = run_cell(tiny(keep_samples=3), store)
         again = Store("memory://sads-test-store")

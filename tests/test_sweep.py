@@ -158,8 +158,13 @@ def children(pid):
     ]
 
 
-def work_under_way(folder):
-    return len(list(folder.glob("work/*/checkpoint.safetensors")))
+def work_since(folder, start):
+    """Whether a worker has saved a checkpoint after a moment."""
+    try:
+        saved = [p.stat().st_mtime for p in folder.glob("work/*/checkpoint.safetensors")]
+    except FileNotFoundError:  # a cell was finished at this moment
+        return False
+    return any(moment > start for moment in saved)
 
 
 def wait_until(condition, seconds=60):
@@ -178,17 +183,17 @@ def test_ten_kills_and_a_dead_worker_change_nothing(tmp_path):
     get_geometry(GEOMETRY, Store(folder))
     moments = random.Random(0)
     for _ in range(10):
-        process = start_sweep(folder)
-        wait_until(lambda: work_under_way(folder))
-        time.sleep(moments.uniform(0, 0.25))
+        start, process = time.time(), start_sweep(folder)
+        wait_until(lambda start=start: work_since(folder, start))
+        time.sleep(moments.uniform(0, 0.1))
         assert process.poll() is None, "the sweep ended before it was killed"
         workers = children(process.pid)
         process.send_signal(signal.SIGKILL)
         process.wait()
         process.stdout.close()
         wait_until(lambda pids=workers: not any(Path(f"/proc/{p}").exists() for p in pids))
-    process = start_sweep(folder)
-    wait_until(lambda: len(children(process.pid)) == 2 and work_under_way(folder))
+    start, process = time.time(), start_sweep(folder)
+    wait_until(lambda: len(children(process.pid)) == 2 and work_since(folder, start))
     os.kill(children(process.pid)[0], signal.SIGKILL)
     output, _ = process.communicate(timeout=120)
     done, failed, notes = json.loads(output)

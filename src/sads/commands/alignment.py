@@ -4,6 +4,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
+import torch
 import typer
 from rich.table import Table
 
@@ -152,7 +153,8 @@ def rotate_for_training(
     kept = folder / "rotation.safetensors"
     if kept.exists():
         rotation = sads.load_rotation(kept)
-        if kind not in (None, rotation.kind) and not is_file(kind):
+        same = same_rotation(kind, kept) if is_file(kind) else kind in (None, rotation.kind)
+        if not same:
             raise InvalidArgumentError(
                 f"the run in {folder} was started with --rotation {rotation.kind}, not {kind}; "
                 "continue it as it was started, or choose another --out"
@@ -175,6 +177,12 @@ def rotate_for_training(
     x = dataset.samples.contiguous()
     statement = f"{dataset.statement}; rotated ({rotation.kind}), alpha {rotation.alpha:.4g}"
     return rotation, replace(dataset, samples=rotation.apply(x, out=x), statement=statement)
+
+
+def same_rotation(file: str | None, kept: Path) -> bool:
+    return file is not None and torch.equal(
+        sads.load_rotation(file).matrix(), sads.load_rotation(kept).matrix()
+    )
 
 
 def is_file(kind: str | None) -> bool:

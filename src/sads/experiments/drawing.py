@@ -79,13 +79,14 @@ def plot_training_along_directions(
     return figure
 
 
-def plot_spheres(spheres: Mapping[str, Tensor], rows: Sequence[Mapping[str, Any]]) -> Figure:
+def plot_spheres(
+    spheres: Mapping[str, Tensor], rows: Sequence[Mapping[str, Any]], radius: float
+) -> Figure:
     """Figure 1: samples in the span of each sphere, coloured by their distance from the span.
 
     Args:
         spheres: (N, 4), three coordinates in the subspace and the distance from it.
     """
-    radius = np.sqrt(256)
     limit = 1.35 * radius
     turn, height = np.meshgrid(np.linspace(0, 2 * np.pi, 37), np.linspace(0, np.pi, 19))
     ball = radius * np.stack(
@@ -183,6 +184,7 @@ def plot_distance_against_alpha(panel: str, rows: Sequence[Mapping[str, Any]]) -
                 alpha, [row["SW2"] for row in points], errors, color=color, lw=1, capsize=2,
                 marker="o", ms=4, label=f"{stage:,} updates",
             )  # fmt: skip
+        axes.set(xscale="log", yscale="log")
         top = axes.get_ylim()[1]
         for row in (row for row in rows if row["updates"] == stages[0]):
             axes.axvline(row["alpha"], color=GREY, lw=0.5, zorder=0)
@@ -190,7 +192,6 @@ def plot_distance_against_alpha(panel: str, rows: Sequence[Mapping[str, Any]]) -
                 row["alpha"], top, f" {row['rotation']}", rotation=60, fontsize=7, va="bottom",
                 ha="left", color=INK,
             )  # fmt: skip
-        axes.set(xscale="log", yscale="log")
         axes.set(xlabel="alignment $\\alpha$", ylabel="SW$_2$ (mean ± s.e.)")
         axes.legend(frameon=False, fontsize=8)
         axes.set_title(f"{panel}, {rows[0]['seeds']} seeds", fontsize=10, pad=44, loc="left")

@@ -16,6 +16,7 @@ from sads.geometry.geometry import Geometry
 
 FAMILY = FamilySpec("dit", (1, 16, 16), (("patch_size", 2),))
 ENDS = ("preferred", "avoided")
+RADIUS = math.sqrt(math.prod(FAMILY.shape))
 SHOWN = 1000  # samples kept for the picture
 
 
@@ -79,7 +80,7 @@ def draw(context: Context) -> Outcome:
     )
     notes = note_cells(done.values(), len(chosen))
     return Outcome(
-        {"fig1": drawing.plot_spheres(shown, table)}, table, context.tested([claim]), notes
+        {"fig1": drawing.plot_spheres(shown, table, RADIUS)}, table, context.tested([claim]), notes
     )
 
 
@@ -96,11 +97,11 @@ def _sphere(geometry: Geometry, end: str, store: Store, record: Record) -> Tenso
 
 def _radius(sphere: Tensor) -> dict[str, float]:
     """In units of the true radius: of the samples in the subspace, and their distance from it."""
-    true = math.sqrt(256)
+    radii = sphere[:, :3].norm(dim=1) / RADIUS
     return {
-        "radius": float(sphere[:, :3].norm(dim=1).mean()) / true,
-        "radius spread": float(sphere[:, :3].norm(dim=1).std()) / true,
-        "off the subspace": float(sphere[:, 3].mean()) / true,
+        "radius, first seed": float(radii.mean()),
+        "its spread": float(radii.std()),
+        "off the subspace": float(sphere[:, 3].mean()) / RADIUS,
     }
 
 

@@ -146,7 +146,7 @@ def judge_bases(
     claims.append(
         judge(
             "v^T G v, known before training, predicts MSW2 for all vectors (Conjecture 1)",
-            f"rank correlation {correlation} over {known.sum()} vectors",
+            f"rank correlation {correlation} over {known.sum()} vectors of the same seeds",
             correlation,
         )
     )

@@ -142,7 +142,7 @@ def _judge_panel(
     seeds = sorted({seed for seed, _ in done})
     ranks = sorted({rank for _, rank in done})
     whole = [s for s in seeds if all((s, r) in done for r in ranks)]
-    values = [round(float(directions.values[r]), 12) for r in ranks]
+    values = [_eigenvalue(directions, r) for r in ranks]
     rows = [[done[s, r].metric("msw2") for r in ranks] for s in whole]
     correlation = rank_correlation(values, rows)
     difference = paired_difference([row[0] for row in rows], [row[-1] for row in rows])
@@ -152,6 +152,12 @@ def _judge_panel(
         f"along u_{ranks[-1] + 1}: {difference}",
         correlation,
     )
+
+
+def _eigenvalue(directions: Directions, rank: int) -> float:
+    """That of a direction, or of its cluster, so that members of one cluster tie."""
+    cluster = directions.cluster_of(rank)
+    return float(directions.values[rank]) if cluster is None else cluster.value
 
 
 FIGURE = Figure("fig6", "Training along the eigenvectors", tuple(PANELS), cells, draw)

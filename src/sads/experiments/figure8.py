@@ -162,26 +162,31 @@ def practical_numbers(
     notes = [f"{panel}: the identity has SW2 {target:.3g} after {updates[-1]:,} updates; {text}"]
     if random := [kind for kind in kinds if kind.startswith("random")]:
         for stage, count in enumerate(updates):
-            shares = [_share(done, s, random, stage) for s in seeds]
-            mean, error = mean_and_error([share for share in shares if share is not None])
-            if not math.isnan(mean):
-                spread = "" if math.isnan(error) else f" ± {error:.1g}"
-                notes.append(
-                    f"{panel}, {count:,} updates: a random rotation gives {mean:.2f}{spread} of "
-                    "the minimising rotation's gain over the identity"
-                )
+            share, error = share_of_gain(done, seeds, random, stage)
+            spread = "" if math.isnan(error) else f" ± {error:.1g}"
+            notes.append(
+                f"{panel}, {count:,} updates: a random rotation gives {share:.2f}{spread} of "
+                "the minimising rotation's gain over the identity"
+            )
     return notes
 
 
-def _share(done: Done, seed: int, random: Sequence[str], stage: int) -> float | None:
-    """Of the gain of the minimising rotation; None where it gains nothing."""
+def share_of_gain(
+    done: Done, seeds: Sequence[int], random: Sequence[str], stage: int
+) -> tuple[float, float]:
+    """`(identity - random) / (identity - min)` of mean SW2, with a jackknife error over seeds."""
 
-    def sw2(kind: str) -> float:
+    def sw2(kind: str, seed: int) -> float:
         return done[seed, kind].metric("sw2", stage)
 
-    gain = sw2("identity") - sw2("min")
-    mean = float(np.mean([sw2(kind) for kind in random]))
-    return (sw2("identity") - mean) / gain if gain > 0 else None
+    control = np.array([sw2("identity", s) - np.mean([sw2(k, s) for k in random]) for s in seeds])
+    gain = np.array([sw2("identity", s) - sw2("min", s) for s in seeds])
+    share = float(control.sum() / gain.sum())
+    if len(seeds) < 2:
+        return share, math.nan
+    without = (control.sum() - control) / (gain.sum() - gain)
+    error = math.sqrt((len(seeds) - 1) * float(without.var()))
+    return share, error
 
 
 def updates_to_reach(

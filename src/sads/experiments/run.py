@@ -277,10 +277,11 @@ def _judge_digits(y: Tensor, data: CellData) -> dict[str, Any]:
     if judged.classes:
         result |= {
             "class_shares": judged.shares.tolist(),
-            "share_of_ones": float(judged.shares[judged.classes.index(1)]),
             "class_entropy": judged.entropy,
             "classifier_accuracy": judged.accuracy,
         }
+    if 1 in judged.classes:
+        result["share_of_ones"] = float(judged.shares[judged.classes.index(1)])
     return result
 
 

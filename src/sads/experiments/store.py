@@ -208,6 +208,12 @@ class Store:
     def clear_work(self, cell: Cell) -> None:
         shutil.rmtree(self._work / cell.hash, ignore_errors=True)
 
+    def clear_leftovers(self) -> None:
+        """Work folders of finished cells, whose process was killed just before it removed them."""
+        for folder in self._work.iterdir():
+            if self._fs.exists(self._path("cells", folder.name, "record.json")):
+                shutil.rmtree(folder, ignore_errors=True)
+
     def new_folder(self, cell: Cell) -> Path:
         """A folder to build a cell's results in, beside the place where they will be."""
         parent = Path(self._path("cells")) if self.is_local else self._work

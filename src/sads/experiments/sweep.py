@@ -54,7 +54,6 @@ class Board:
     """The state of a sweep, for whoever watches it."""
 
     total: int
-    num_workers: int
     found: int = 0  # were in the store already
     finished: int = 0
     failed: dict[Cell, str] = field(default_factory=dict)
@@ -115,8 +114,9 @@ def sweep(
         raise InvalidArgumentError(f"give at least 1 worker, got {num_workers}")
     cells = list(dict.fromkeys(cells))
     missing = store.missing(cells)
-    board = Board(len(cells), num_workers, found=len(cells) - len(missing))
+    board = Board(len(cells), found=len(cells) - len(missing))
     board.notes += store.damaged
+    store.clear_leftovers()
     watch = watch or (lambda board: None)
     watch(board)
     if not missing:
@@ -315,7 +315,7 @@ def connect(cluster: Cluster) -> Any:
     except (ConnectionError, RuntimeError, ValueError) as error:
         raise ClusterError(
             f"cannot join the Ray cluster at {cluster.address} "
-            f"({str(error).splitlines()[0]}); start one with `ray start --head`"
+            f"({(str(error).splitlines() or [''])[0]}); start one with `ray start --head`"
         ) from error
     return ray
 
@@ -323,6 +323,12 @@ def connect(cluster: Cluster) -> Any:
 def _on_ray(queue: _Queue, store: Store, sources: Sources, cluster: Cluster) -> Events:
     """Tasks on a cluster, as many as it has room for; those of a dead node are tried elsewhere."""
     ray = connect(cluster)
+    nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
+    if not any(n.get("CPU", 0) >= cluster.cpus and n.get("GPU", 0) >= cluster.gpus for n in nodes):
+        raise ClusterError(
+            f"no node of the cluster has the {cluster.cpus:g} CPUs and {cluster.gpus:g} GPUs of a "
+            "cell; ask for less with --cpus and --gpus"
+        )
     device = "cuda" if cluster.gpus else "cpu"
     resources = {"num_cpus": cluster.cpus, "num_gpus": cluster.gpus}
     task = ray.remote(**resources, max_retries=0)(_ray_attempt)
@@ -336,11 +342,24 @@ def _on_ray(queue: _Queue, store: Store, sources: Sources, cluster: Cluster) -> 
         for reference in done:
             cell = pending.pop(reference)
             try:
-                yield ray.get(reference)
+                event = ray.get(reference)
+                if event.kind == "finished" and not _appears(cell, store):
+                    reason = f"its node does not see the store {store.url}; use one that all share"
+                    event = Event("failed", cell, text=reason)
+                yield event
             except ray.exceptions.RayTaskError as error:
                 yield Event("failed", cell, text=str(error.cause))
             except ray.exceptions.RayError as error:
                 yield Event("lost", cell, text=f"its Ray task was lost ({type(error).__name__})")
+
+
+def _appears(cell: Cell, store: Store) -> bool:
+    """Whether a record that a node wrote is there; network file systems take their time."""
+    for _ in range(10):
+        if store.get(cell) is not None:
+            return True
+        time.sleep(BUSY_SECONDS)
+    return False
 
 
 def _ray_attempt(cell: Cell, url: str, sources: Sources, device: str) -> Event:

@@ -54,9 +54,8 @@ def rank_correlation(x: ArrayLike, rows: Iterable[ArrayLike]) -> Interval:
     interval is cut at one.
     """
     values = np.array([stats.spearmanr(x, row).statistic for row in rows], dtype=float)
-    values = values[np.isfinite(values)]
-    if len(values) == 0:
-        return Interval(math.nan, math.nan, math.nan, CONFIDENCE, 0)
+    if not len(values) or not np.isfinite(values).all():  # to leave a seed out would be to choose
+        return Interval(math.nan, math.nan, math.nan, CONFIDENCE, len(values))
     return mean_interval(values, -1.0, 1.0)
 
 
