@@ -47,6 +47,12 @@ def tiny(data="eigenvector:0", seed=0, **changes):
     return Cell(GEOMETRY, data, BUDGET, seed, **changes)
 
 
+@pytest.fixture(autouse=True)
+def home(tmp_path, monkeypatch):
+    """Where checkpoints of object stores go."""
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+
+
 @pytest.fixture
 def store(tmp_path):
     return Store(tmp_path / "store")
@@ -224,8 +230,7 @@ class TestStore:
         shutil.rmtree(f"{store.url}/cells/{cells[0].hash}")
         assert set(Store(store.url).records()) == {cells[1].hash}
 
-    def test_an_fsspec_url(self, tmp_path, monkeypatch):
-        monkeypatch.setenv("HOME", str(tmp_path))  # checkpoints go to the cache of the user
+    def test_an_fsspec_url(self):
         store = Store("memory://sads-test-store")
         record = run_cell(tiny(keep_samples=3), store)
         again = Store("memory://sads-test-store")
