@@ -186,12 +186,15 @@ def plot_distance_against_alpha(panel: str, rows: Sequence[Mapping[str, Any]]) -
             )  # fmt: skip
         axes.set(xscale="log", yscale="log")
         top = axes.get_ylim()[1]
+        labels: list[tuple[float, str]] = []  # neighbours that would overlap share one
         for row in (row for row in rows if row["updates"] == stages[0]):
             axes.axvline(row["alpha"], color=GREY, lw=0.5, zorder=0)
-            axes.text(
-                row["alpha"], top, f" {row['rotation']}", rotation=60, fontsize=7, va="bottom",
-                ha="left", color=INK,
-            )  # fmt: skip
+            if labels and row["alpha"] < 1.06 * labels[-1][0]:
+                labels[-1] = (labels[-1][0], f"{labels[-1][1]}, {row['rotation']}")
+            else:
+                labels.append((row["alpha"], row["rotation"]))
+        for place, text in labels:
+            axes.text(place, top, f" {text}", rotation=60, fontsize=7, va="bottom", color=INK)
         axes.set(xlabel="alignment $\\alpha$", ylabel="SW$_2$ (mean ± s.e.)")
         axes.legend(frameon=False, fontsize=8)
         axes.set_title(f"{panel}, {rows[0]['seeds']} seeds", fontsize=10, pad=44, loc="left")

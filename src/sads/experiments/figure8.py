@@ -107,6 +107,15 @@ def judge_panel(panel: str, done: Done, seeds: Sequence[int], kinds: Sequence[st
                 better.interval,
             )
         )
+        if random := [sw2(kind) for kind in kinds if kind.startswith("random")]:
+            control = paired_difference(np.mean(random, axis=0), sw2("min"))
+            claims.append(
+                judge(
+                    f"{panel}, {updates:,} updates: it beats random rotations (our control)",
+                    f"SW2 of random rotations less that of the minimising one: {control}",
+                    control.interval,
+                )
+            )
         rows = [[done[s, k].metric("sw2", stage) for k in kinds] for s in seeds]
         correlation = rank_correlation(alphas, rows)
         claims.append(
