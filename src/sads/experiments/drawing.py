@@ -156,7 +156,7 @@ def plot_rotated_samples(
     side = 8
     with plt.rc_context(STYLE):
         figure, axes = plt.subplots(
-            1, len(samples), figsize=(3.1 * len(samples), 3.7), squeeze=False, layout="constrained"
+            1, len(samples), figsize=(3.1 * len(samples), 4.3), squeeze=False, layout="constrained"
         )
         for place, row, images in zip(axes[0], rows, samples.values(), strict=True):
             place.imshow(_grid(images[: side * side], side), cmap="gray", vmin=0, vmax=1)
