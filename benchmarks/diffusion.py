@@ -62,8 +62,9 @@ def fast_training(family: sads.ScoreFamily, x: torch.Tensor, compile: bool) -> C
     """Returns the seconds of a step, without those to start the workers."""
     options = TrainingOptions(iterations=10**9, batch_size=BATCH)
     state = new_state(family, options, torch.device("cpu"))
-    forward = fast_forward(state.network, family, math.inf, compile)
     shards = num_shards(family, BATCH, torch.device("cpu"))
+    with one_thread_each(shards):
+        forward = fast_forward(state.network, family, math.inf, compile)
 
     def step() -> float:
         with one_thread_each(shards) as pool:
@@ -83,11 +84,15 @@ def convolutions_alone(
     """
     network, size = family.build(), BATCH // workers
     calls: list[tuple[nn.Conv2d, torch.Size]] = []
-    for module in network.modules():
-        if isinstance(module, nn.Conv2d):
-            module.register_forward_hook(lambda m, x, _: calls.append((m, x[0].shape)))  # type: ignore[arg-type]
+    hooks = [
+        module.register_forward_hook(lambda m, x, _: calls.append((m, x[0].shape)))  # type: ignore[arg-type]
+        for module in network.modules()
+        if isinstance(module, nn.Conv2d)
+    ]
     with torch.no_grad():
         network(torch.zeros(size, *family.shape), torch.zeros(size))
+    for hook in hooks:
+        hook.remove()
 
     def run(conv: nn.Conv2d, shape: torch.Size, layout: torch.memory_format) -> float:
         x = torch.randn(shape).to(memory_format=layout)
@@ -159,7 +164,9 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--rounds", type=int, default=9)
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())
-    parser.add_argument("--compile", action=argparse.BooleanOptionalAction, default=True)
+    parser.add_argument(
+        "--compile", action="store_true", help="torch.compile in place of our layers"
+    )
     arguments = parser.parse_args()
     rounds, compile = arguments.rounds, arguments.compile
     torch.set_num_threads(arguments.threads)

@@ -19,7 +19,13 @@ from cases import small_family
 from sads.diffusion.model import ScoreModel, read_tensors
 from sads.diffusion.sample import SAMPLERS, ddim, ddpm, dpm_solver, spread_levels
 from sads.diffusion.speed import num_shards, samples_are_independent
-from sads.diffusion.train import TrainingOptions, batch_indices, noised
+from sads.diffusion.train import (
+    TrainingOptions,
+    batch_indices,
+    new_state,
+    noised,
+    training_steps,
+)
 from sads.errors import CheckpointError, DataError, DivergedError, InvalidArgumentError
 from sads.family import ScoreFamily
 
@@ -186,6 +192,27 @@ def test_a_core_for_each_half_of_a_batch_changes_nothing_but_rounding() -> None:
         torch.set_num_threads(num_threads)
     assert torch.equal(halves.losses, again.losses)
     assert torch.allclose(halves.losses, whole.losses, rtol=1e-5)
+
+
+class Transposed(nn.Module):
+    """Its gradient comes out in another order in memory than its weight has."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.arange(12.0).reshape(3, 4) / 12)
+
+    def forward(self, x: Tensor, t: Tensor) -> Tensor:
+        return x * (self.weight.T.contiguous() * torch.arange(3.0)).sum()
+
+
+def test_gradients_meet_their_weights() -> None:
+    family = sads.ScoreFamily(Transposed, (1, 2, 2))
+    options = TrainingOptions(iterations=1, batch_size=2, learning_rate=0.1)
+    state = new_state(family, options, torch.device("cpu"))
+    before = state.network.weight.detach().clone()
+    list(training_steps(state, state.network, family, torch.randn(2, 1, 2, 2), options))
+    moved = (state.network.weight - before).abs() > 0
+    assert moved.tolist() == [[False] * 4, [True] * 4, [True] * 4]
 
 
 def test_batches_of_networks_that_mix_samples_stay_whole() -> None:

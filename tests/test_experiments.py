@@ -212,7 +212,8 @@ class TestStore:
             (path / "samples.npz").write_bytes(b"junk")
         again = Store(store.url)
         assert again.get(cell) is None
-        assert "set aside" in again.damaged[0]
+        assert "set aside" in again.take_notes()[0]
+        assert not again.take_notes(), "each is told once"
         assert len(os.listdir(f"{store.url}/damaged")) == 1
         assert run_cell(cell, again).evaluations == first.evaluations
 
@@ -270,7 +271,7 @@ class TestStore:
         monkeypatch.setattr(store._fs, "exists", finished_after)
         store.get(tiny())
         assert store.get(tiny()) == record
-        assert not store.damaged
+        assert not store.take_notes()
 
     def test_others_can_read_it(self, store):
         run_cell(tiny(keep_samples=1), store)

@@ -64,7 +64,7 @@ def test_unet_agrees_with_diffusers(mults: tuple[int, ...], depth: int) -> None:
         if block.upsamplers:
             _copy(block.upsamplers[0].conv, next(up).conv)  # type: ignore[arg-type]
     _copy(theirs.conv_norm_out, ours.output[0])
-    _copy(theirs.conv_out, ours.output[2])
+    _copy(theirs.conv_out, ours.output[1])
 
     x, t = torch.randn(3, 1, 16, 16), torch.tensor([0.0, 400.0, 999.0])
     with torch.no_grad():

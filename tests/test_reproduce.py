@@ -89,6 +89,16 @@ def test_a_small_run_and_its_repetition(reproduce, tmp_path):
     assert "MSW2" in again.out
 
 
+@pytest.mark.slow
+def test_panels_of_an_earlier_command_stay(reproduce, tmp_path):
+    common = ("--workers", "1", "--out", str(tmp_path))
+    assert reproduce("fig2", "--only", "canonical", *common).status == 0
+    (tmp_path / "fig9.json").write_text("damaged")
+    assert reproduce("fig2", "--only", "haar", *common).status == 0
+    summary = json.loads((tmp_path / "fig2.json").read_text())
+    assert [row["basis"] for row in summary["table"]] == ["canonical", "haar"]
+
+
 def test_images_that_are_not_given_are_named(reproduce, tmp_path):
     result = reproduce("fig7", "--only", "mnist", "--json", "--out", str(tmp_path / "out"))
     assert result.status == 0, result.err

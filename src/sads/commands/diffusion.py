@@ -243,12 +243,14 @@ def check_new(folder: Path, resume: bool) -> None:
     """A run is never overwritten."""
     if resume:
         return
-    for name in ("checkpoint.safetensors", "model.safetensors", "run.json", ROTATION):
+    for name in ("checkpoint.safetensors", "model.safetensors", "run.json"):
         if (folder / name).exists():
             raise OutputError(
                 f"{folder} already holds a run ({name}); continue it with --resume, or choose "
                 "another --out"
             )
+    if (folder / ROTATION).exists():
+        raise OutputError(f"{folder} already holds a rotation ({ROTATION}); choose another --out")
 
 
 def resolve_options(

@@ -5,6 +5,8 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -13,17 +15,14 @@ from rich.live import Live
 from rich.markup import escape
 from rich.table import Table
 
-from sads.commands.printing import AsJson, command_line, console, messages
+from sads.commands.printing import AsJson, command_line, console, messages, working
 from sads.errors import InvalidArgumentError, OutputError
 from sads.experiments.figure import SCALES, Context, Figure, Outcome
 from sads.experiments.figures import FIGURES
-from sads.experiments.page import format_value, write_page
-from sads.experiments.run import get_geometry
-from sads.experiments.spec import GeometrySpec
+from sads.experiments.page import format_value, read_summary, write_page
 from sads.experiments.store import Store
-from sads.experiments.sweep import Board, Cluster, Watch, connect, geometry_on_ray, sweep
+from sads.experiments.sweep import Board, Cluster, Watch, connect, prepare_geometry, sweep
 from sads.files import to_json, write_json
-from sads.geometry.geometry import Geometry
 
 app = typer.Typer(rich_markup_mode="markdown")
 
@@ -82,19 +81,15 @@ def reproduce(
     if cluster is not None:
         connect(cluster)
     folder, store = open_out(out, scale)
-
-    def make_geometry(spec: GeometrySpec, store: Store) -> Geometry:
-        if cluster is not None and store.geometry(spec) is None:
-            store.put_geometry(spec, geometry_on_ray(spec, cluster))
-        return get_geometry(spec, store)
-
-    context = Context(scale, store, sources, panels, seeds, make_geometry)
+    context = Context(
+        scale, store, sources, panels, seeds, partial(prepare_geometry, cluster=cluster)
+    )
     summaries, failed = {}, {}
     for figure in chosen:
         if figure.panels and not context.panels(figure.panels):
             continue  # --only chooses panels of other figures
         started = time.perf_counter()
-        with status(f"{figure.name}: preparing", as_json):
+        with working(f"{figure.name}: preparing", as_json):
             cells = figure.cells(context)
         try:
             with watching(figure, quiet=as_json) as watch:
@@ -113,9 +108,10 @@ def reproduce(
             failed[cell.label] = reason
             text = f"failed: {cell.label}: {reason}"
             messages.print(text, style="red", highlight=False, markup=False, soft_wrap=True)
-        with status(f"{figure.name}: drawing", as_json):
-            outcome = figure.draw(context)
-        summary = write_outcome(figure, outcome, folder, context)
+        with working(f"{figure.name}: drawing", as_json):
+            drawn = with_earlier_panels(figure, context, folder)
+            outcome = figure.draw(drawn)
+        summary = write_outcome(figure, outcome, folder, drawn)
         summary["seconds"] = round(time.perf_counter() - started, 1)
         summaries[figure.name] = summary
         if not as_json:
@@ -182,15 +178,6 @@ def open_out(out: str | None, scale: str) -> tuple[Path, Store]:
 
 
 @contextmanager
-def status(text: str, quiet: bool) -> Iterator[None]:
-    if quiet or not messages.is_terminal:
-        yield
-        return
-    with messages.status(text):
-        yield
-
-
-@contextmanager
 def watching(figure: Figure, quiet: bool) -> Iterator[Watch | None]:
     """A live table on a terminal; elsewhere a line now and then."""
     if quiet:
@@ -236,6 +223,14 @@ def format_seconds(seconds: float) -> str:
     minutes, seconds = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours} h {minutes} min" if hours else f"{minutes} min {seconds} s"
+
+
+def with_earlier_panels(figure: Figure, context: Context, folder: Path) -> Context:
+    """To draw what an earlier command made of a figure beside the panels of `--only`."""
+    summary = read_summary(folder / f"{figure.name}.json")
+    if not context.only or summary is None or summary["scale"] != context.scale:
+        return context
+    return replace(context, only=(*context.only, *summary["panels"]))
 
 
 def write_outcome(

@@ -1,8 +1,8 @@
 """The fast way to run a network, where it helps.
 
-Every core works at samples of its own: at a part of the batch in training, at a batch of its own in
-sampling. Long jobs also use `torch.compile`, for sampling with the weights frozen into the layout
-that the convolutions want. What this gains is measured by `benchmarks/diffusion.py`.
+On the CPU every core works at samples of its own, at a part of the batch in training and at a batch
+of its own in sampling, with layers that are made for one core. Long jobs on other devices use
+`torch.compile`. What this gains is measured by `benchmarks/diffusion.py`.
 """
 
 import warnings
@@ -15,10 +15,13 @@ import torch._inductor.config as inductor
 from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
+from sads.diffusion.kernels import with_fast_layers
 from sads.family import ScoreFamily
 
 SHARD_FLOPS = 5e8  # of a core's part of a batch: below this, a batch is not worth sharing out
-COMPILE_FLOPS = 2e13  # of a job: below this, compiling takes longer than it saves on two cores
+COMPILE_FLOPS = (
+    1e15  # of a job: some minutes of a GPU, below which compiling costs more than it saves
+)
 _said: set[str] = set()
 
 
@@ -58,14 +61,19 @@ def samples_are_independent(family: ScoreFamily) -> bool:
 def fast_forward(
     network: nn.Module, family: ScoreFamily, evaluations: float, compile: bool | None = None
 ) -> nn.Module:
-    """`network`, perhaps compiled, with the same parameters.
+    """`network` as fast as it gets here, with the same parameters.
 
-    Whether to compile depends on the work ahead (`evaluations` of one sample), not on the clock,
-    so that a run and its resumption do the same. `compile` forces the decision.
+    Called where it will run: what is fast depends on the number of threads. Whether to compile
+    depends on the work ahead (`evaluations` of one sample), not on the clock, so that a run and its
+    resumption do the same. `compile` forces the decision.
     """
     if not _worth_compiling(network, family, evaluations, compile):
-        return network
+        return _for_one_core(network, frozen=False)
     return torch.compile(network, dynamic=False)  # type: ignore[return-value]
+
+
+def is_compiled(network: nn.Module) -> bool:
+    return hasattr(network, "_orig_mod")
 
 
 def fast_inference(
@@ -75,13 +83,12 @@ def fast_inference(
     batch_size: int,
     compile: bool | None = None,
 ) -> nn.Module:
-    """`network` for batches of one size without gradients, perhaps compiled as it is now.
+    """`network` as it is now for batches of one size without gradients, as fast as it gets here.
 
-    The weights are frozen into the compiled code. It is compiled here, for as many threads as
-    the caller has.
+    Its weights are frozen. Called where it will run, like `fast_forward`.
     """
     if not _worth_compiling(network, family, evaluations, compile):
-        return network
+        return _for_one_core(network, frozen=True)
     device = next(network.parameters()).device
     compiled = torch.compile(network, dynamic=False)
     with torch.no_grad(), inductor.patch(freezing=device.type == "cpu"):
@@ -92,21 +99,34 @@ def fast_inference(
     return compiled  # type: ignore[return-value]
 
 
+def _for_one_core(network: nn.Module, frozen: bool) -> nn.Module:
+    if torch.get_num_threads() > 1:
+        return network  # PyTorch's layers use them all, ours only one
+    try:
+        return with_fast_layers(network, frozen=frozen)
+    except Exception as error:
+        say_once(f"our faster layers do not work here ({_reason(error)}); running with PyTorch's")
+        return network
+
+
 def _worth_compiling(
     network: nn.Module, family: ScoreFamily, evaluations: float, compile: bool | None
 ) -> bool:
+    device = next(network.parameters()).device
     if compile is None:
-        compile = evaluations * count_flops(family) > COMPILE_FLOPS
+        compile = device.type != "cpu" and evaluations * count_flops(family) > COMPILE_FLOPS
     if not compile:
         return False
     try:  # a missing compiler shows at the first call, so it is tried on something small
-        device = next(network.parameters()).device
         torch.compile(nn.Linear(2, 2).to(device))(torch.zeros(2, 2, device=device))
     except Exception as error:
-        reason = f"{type(error).__name__}: {(str(error).splitlines() or [''])[0]}"
-        say_once(f"torch.compile does not work here ({reason}); running without it")
+        say_once(f"torch.compile does not work here ({_reason(error)}); running without it")
         return False
     return True
+
+
+def _reason(error: Exception) -> str:
+    return f"{type(error).__name__}: {(str(error).splitlines() or [''])[0]}"
 
 
 @contextmanager

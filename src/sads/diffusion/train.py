@@ -23,7 +23,7 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from sads.diffusion.model import ScoreModel, read_tensors
-from sads.diffusion.speed import fast_forward, num_shards, one_thread_each
+from sads.diffusion.speed import fast_forward, is_compiled, num_shards, one_thread_each
 from sads.errors import CheckpointError, DataError, DivergedError, InvalidArgumentError
 from sads.family import ScoreFamily
 from sads.files import replacing
@@ -118,9 +118,9 @@ def train(
                 f"{path} has {state.iteration:,} updates, more than the {iterations:,} asked for; "
                 "ask for more, or choose another folder"
             )
-    forward = fast_forward(state.network, family, 3.0 * iterations * batch_size, compile)
     shards = num_shards(family, batch_size, device)
     with one_thread_each(shards) as pool:
+        forward = fast_forward(state.network, family, 3.0 * iterations * batch_size, compile)
         for loss in training_steps(state, forward, family, x, options, shards, pool):
             done = state.iteration
             if progress:
@@ -134,7 +134,7 @@ def train(
         "options": asdict(options),
         "num_samples": len(x),
         "seconds": time.perf_counter() - started,
-        "compiled": forward is not state.network,
+        "compiled": is_compiled(forward),
         "versions": versions(),
     }
     return ScoreModel(family, state.network.eval(), torch.tensor(state.losses), provenance)
@@ -155,7 +155,7 @@ def training_steps(
     """
     device = next(state.network.parameters()).device
     parameters = [p for p in state.network.parameters() if p.requires_grad]
-    state.network.train()
+    forward.train()
     while state.iteration < options.iterations:
         x0 = x[batch_indices(len(x), options, state.iteration)].to(device)
         x_t, levels, target = noised(family, x0, options.seed, state.iteration)
@@ -165,7 +165,8 @@ def training_steps(
         parts = list(pool.map(gradient, batch) if pool else map(gradient, batch))
         value = sum(loss for loss, _ in parts)
         for parameter, *gradients in zip(parameters, *(g for _, g in parts), strict=True):
-            parameter.grad = reduce(torch.add, gradients)
+            # Fused Adam pairs numbers by their place in memory.
+            parameter.grad = torch.empty_like(parameter).copy_(reduce(torch.add, gradients))
         nn.utils.clip_grad_norm_(parameters, options.max_gradient_norm)
         if not math.isfinite(value):
             raise DivergedError(

@@ -29,7 +29,7 @@ class Settings:
 
 SETTINGS = {
     "smoke": Settings(256, 1, Budget(500, 20, 50, 1e-3, 100, 10, "ddpm", 16)),
-    "laptop": Settings(4096, 5, Budget(10_000, 300, 64, 1e-3, 500, 25, "ddpm")),
+    "laptop": Settings(4096, 5, Budget(10_000, 1_500, 64, 1e-3, 500, 25, "ddpm")),
     "paper": Settings(1_000_000, 5, Budget(10_000, 10_000, 1000, 1e-4, 10_000, 1000, "ddpm")),
 }
 

@@ -33,7 +33,7 @@ SETTINGS = {
     "smoke": Settings(
         FamilySpec("cnn", (1, 4, 4)), 256, 1, Budget(200, 10, 50, 1e-3, 50, 5, "ddpm", 16)
     ),
-    "laptop": Settings(SMALL, 4096, 1, Budget(10_000, 40, 64, 1e-3, 100, 20, "ddpm")),
+    "laptop": Settings(SMALL, 4096, 1, Budget(10_000, 100, 64, 1e-3, 200, 20, "ddpm")),
     "paper": Settings(
         FamilySpec("iddpm", (1, 16, 16)),
         1_000_000,

@@ -9,11 +9,13 @@ from typing import Any
 from sads.files import replacing
 
 MARKS = {"supported": "✅", "not supported": "❌"}
+KEYS = {"figure", "title", "scale", "panels", "command", "claims", "table", "notes", "pictures"}
 
 
 def write_page(folder: Path) -> Path:
     """Write `README.md` from the JSON of the figures in a folder."""
-    figures = [json.loads(path.read_text()) for path in sorted(folder.glob("fig[1-9].json"))]
+    read = [read_summary(path) for path in sorted(folder.glob("fig[1-9].json"))]
+    figures = [figure for figure in read if figure is not None]
     lines = [
         "# The paper's figures",
         "",
@@ -36,6 +38,15 @@ def write_page(folder: Path) -> Path:
     with replacing(page) as temporary:
         temporary.write_text("\n".join(lines) + "\n", encoding="utf-8")
     return page
+
+
+def read_summary(path: Path) -> dict[str, Any] | None:
+    """What `sads reproduce` wrote of a figure, or None if it is not there or damaged."""
+    try:
+        summary = json.loads(path.read_text())
+        return summary if set(summary) >= KEYS else None
+    except (OSError, ValueError, TypeError):
+        return None
 
 
 def table_lines(rows: Sequence[Mapping[str, Any]]) -> list[str]:

@@ -96,13 +96,14 @@ def _compute(
     evaluations = []
     for iterations in cell.evaluations:
         path = work / f"evaluation-{iterations}.json"
-        if path.exists() and iterations < budget.iterations:
+        if path.exists():
             evaluations.append(json.loads(path.read_text()))
             continue
         model = _train(cell, x, iterations, work, spent, report, device)
         y = turned.undo(_sample(cell, model, iterations, report, device))
         evaluations.append({"iterations": iterations, **_measure(cell, data, y)})
-        write_json(path, evaluations[-1])
+        if iterations < budget.iterations:
+            write_json(path, evaluations[-1])
     folder = store.new_folder(cell)
     if cell.keep_samples:
         np.savez_compressed(folder / "samples.npz", images=y[: cell.keep_samples].numpy())

@@ -87,7 +87,8 @@ class Store:
     def __init__(self, url: str | os.PathLike[str]):
         self.url = os.fspath(url)
         try:
-            self._fs, self._root = fsspec.core.url_to_fs(self.url)
+            # Other processes write here too, so that no listing may be remembered.
+            self._fs, self._root = fsspec.core.url_to_fs(self.url, use_listings_cache=False)
         except (ValueError, ImportError) as error:
             raise StoreError(
                 f"cannot open a store at {self.url} ({error}); give a folder or an fsspec URL"
@@ -95,7 +96,7 @@ class Store:
         self.is_local = isinstance(self._fs, LocalFileSystem)
         if self.is_local:  # processes of a cluster may have another working directory
             self.url = self._root
-        self.damaged: list[str] = []  # what was set aside, with the reason
+        self._notes: list[str] = []  # what was damaged, and why
         self._open()
 
     def get(self, cell: Cell) -> Record | None:
@@ -114,6 +115,11 @@ class Store:
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
             self._set_aside(cell.hash, str(error) or type(error).__name__)
             return None
+
+    def take_notes(self) -> list[str]:
+        """What was found damaged since this was last asked."""
+        notes, self._notes = self._notes, []
+        return notes
 
     def missing(self, cells: Iterable[Cell]) -> list[Cell]:
         """Those that are not there yet, each once, in their order."""
@@ -154,7 +160,7 @@ class Store:
             with self._local_copy(path) as local:
                 return load_geometry(local)
         except GeometryFileError as error:
-            self.damaged.append(f"{path}: {error}")
+            self._notes.append(f"{path}: {error}")
             return None
 
     def put_geometry(self, spec: GeometrySpec, geometry: Geometry) -> None:
@@ -292,7 +298,7 @@ class Store:
                 self._fs.mv(source, place, recursive=True)
         except FileNotFoundError:
             return  # another sweep was faster
-        self.damaged.append(f"cell {name} was damaged ({reason}) and is set aside in {place}")
+        self._notes.append(f"cell {name} was damaged ({reason}) and is set aside in {place}")
 
     def _write(self, name: str, text: str) -> None:
         if self.is_local:

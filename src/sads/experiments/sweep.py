@@ -115,7 +115,7 @@ def sweep(
     cells = list(dict.fromkeys(cells))
     missing = store.missing(cells)
     board = Board(len(cells), found=len(cells) - len(missing))
-    board.notes += store.damaged
+    board.notes += store.take_notes()
     store.clear_leftovers()
     watch = watch or (lambda board: None)
     watch(board)
@@ -125,9 +125,7 @@ def sweep(
     if cluster is not None:
         connect(cluster)
     for spec in dict.fromkeys(cell.geometry for cell in missing):
-        if store.geometry(spec) is None and cluster is not None:
-            store.put_geometry(spec, geometry_on_ray(spec, cluster))
-        get_geometry(spec, store)  # here, on all cores, and not in every worker
+        prepare_geometry(spec, store, cluster)  # here, on all cores, and not in every worker
     board.started = time.perf_counter()
     queue = _Queue(missing)
     if cluster is not None:
@@ -329,28 +327,35 @@ def _on_ray(queue: _Queue, store: Store, sources: Sources, cluster: Cluster) -> 
             f"no node of the cluster has the {cluster.cpus:g} CPUs and {cluster.gpus:g} GPUs of a "
             "cell; ask for less with --cpus and --gpus"
         )
-    device = "cuda" if cluster.gpus else "cpu"
     resources = {"num_cpus": cluster.cpus, "num_gpus": cluster.gpus}
     task = ray.remote(**resources, max_retries=0)(_ray_attempt)
     pending: dict[Any, Cell] = {}
-    while queue or pending:
-        while (cell := queue.take()) is not None:
-            pending[task.remote(cell, store.url, dict(sources), device)] = cell
-        done, _ = ray.wait(list(pending), timeout=BUSY_SECONDS) if pending else ([], [])
-        if not pending:
-            time.sleep(BUSY_SECONDS / 4)
-        for reference in done:
-            cell = pending.pop(reference)
-            try:
-                event = ray.get(reference)
-                if event.kind == "finished" and not _appears(cell, store):
-                    reason = f"its node does not see the store {store.url}; use one that all share"
-                    event = Event("failed", cell, text=reason)
-                yield event
-            except ray.exceptions.RayTaskError as error:
-                yield Event("failed", cell, text=str(error.cause))
-            except ray.exceptions.RayError as error:
-                yield Event("lost", cell, text=f"its Ray task was lost ({type(error).__name__})")
+    try:
+        while queue or pending:
+            while (cell := queue.take()) is not None:
+                pending[task.remote(cell, store.url, dict(sources), cluster.gpus > 0)] = cell
+            done, _ = ray.wait(list(pending), timeout=BUSY_SECONDS) if pending else ([], [])
+            if not pending:
+                time.sleep(BUSY_SECONDS / 4)
+            for reference in done:
+                yield _ray_event(ray, reference, pending.pop(reference), store)
+    finally:
+        for reference in pending:  # a notebook goes on after Ctrl-C, and so would its tasks
+            ray.cancel(reference, force=True)
+
+
+def _ray_event(ray: Any, reference: Any, cell: Cell, store: Store) -> Event:
+    """How a task ended."""
+    try:
+        event: Event = ray.get(reference)
+    except ray.exceptions.RayTaskError as error:
+        return Event("failed", cell, text=str(error.cause))
+    except ray.exceptions.RayError as error:
+        return Event("lost", cell, text=f"its Ray task was lost ({type(error).__name__})")
+    if event.kind == "finished" and not _appears(cell, store):
+        reason = f"its node does not see the store {store.url}; use one that all share"
+        return Event("failed", cell, text=reason)
+    return event
 
 
 def _appears(cell: Cell, store: Store) -> bool:
@@ -362,9 +367,17 @@ def _appears(cell: Cell, store: Store) -> bool:
     return False
 
 
-def _ray_attempt(cell: Cell, url: str, sources: Sources, device: str) -> Event:
+def _ray_attempt(cell: Cell, url: str, sources: Sources, on_gpu: bool) -> Event:
     torch.set_num_threads(1)
+    device = str(torch.accelerator.current_accelerator() or "cpu") if on_gpu else "cpu"
     return _attempt(cell, Store(url), sources, device=device)
+
+
+def prepare_geometry(spec: GeometrySpec, store: Store, cluster: Cluster | None) -> Geometry:
+    """A geometry from the store, or estimated here or on a cluster and kept there."""
+    if cluster is not None and store.geometry(spec) is None:
+        store.put_geometry(spec, geometry_on_ray(spec, cluster))
+    return get_geometry(spec, store)
 
 
 def geometry_on_ray(

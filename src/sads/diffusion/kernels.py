@@ -1,0 +1,267 @@
+"""Layers that are faster on one CPU core than PyTorch's, and equal up to rounding.
+
+`with_fast_layers` puts them into any network. 3x3 convolutions use Winograd's algorithm, with a
+quarter of the multiplications, and normalisation takes SiLU along in one pass; both are written in
+C (`kernels.c`), compiled on first use and kept in the user's cache. Convolutions of 1x1, or with
+few outputs, are matrix products.
+"""
+
+import copy
+import ctypes
+import functools
+import hashlib
+import itertools
+import math
+import os
+import platform
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
+
+from sads.files import replacing
+from sads.networks.layers import NormSiLU
+from sads.networks.unet import ResidualBlock
+
+SOURCE = Path(__file__).with_name("kernels.c")
+FLAGS = ("-O3", "-funroll-loops", "-march=native", "-std=gnu11", "-shared", "-fPIC")
+LANES = 8  # floats in a vector
+FEW_CHANNELS = 4
+
+_G = torch.tensor([[6, 0, 0], [-4, -4, -4], [-4, 4, -4], [1, 2, 4], [1, -2, 4], [0, 0, 24.0]]) / 24
+_TO_POINTS = torch.kron(_G, _G)  # of a flat 3x3 kernel, (36, 9)
+
+
+def with_fast_layers(network: nn.Module, *, frozen: bool = False) -> nn.Module:
+    """A copy of `network` with the same parameters and faster layers, for one CPU core.
+
+    It is the network itself if there is nothing to gain. Raises whatever stands in the way: there
+    is no compiler, the network cannot be copied.
+
+    Args:
+        frozen: the parameters will not change any more, and no gradients are wanted.
+    """
+    if not any(map(_faster, network.modules())):
+        return network
+    library()
+    shared = itertools.chain(network.parameters(), network.buffers())
+    twin = copy.deepcopy(network, {id(tensor): tensor for tensor in shared})
+    for module in twin.modules():
+        if (faster := _faster(module)) is not None:
+            module.__class__ = faster
+            if frozen and isinstance(module, WinogradConv2d):
+                module.points = at_points(module.weight.detach())
+    return twin
+
+
+def _faster(module: nn.Module) -> type[nn.Module] | None:
+    """What a layer can be replaced by."""
+    if any(p.device.type != "cpu" or p.dtype != torch.float32 for p in module.parameters(False)):
+        return None
+    if type(module) is ResidualBlock:
+        return FastResidualBlock
+    if type(module) is NormSiLU and module.affine:
+        return FastNormSiLU
+    if (
+        type(module) is not nn.Conv2d
+        or not module.stride == module.dilation == (1, 1)
+        or module.groups > 1
+        or module.padding_mode != "zeros"
+    ):
+        return None
+    if module.kernel_size == (1, 1) and module.padding in ((0, 0), "same"):
+        return PointwiseConv2d
+    if module.kernel_size == (3, 3) and module.padding in ((1, 1), "same"):
+        if module.in_channels % 16 == module.out_channels % 16 == 0:
+            return WinogradConv2d
+        if module.out_channels <= FEW_CHANNELS < module.in_channels:
+            return FewOutputsConv2d
+    return None
+
+
+class PointwiseConv2d(nn.Conv2d):
+    """1x1: a matrix product over channels."""
+
+    def _conv_forward(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        pixels = x.flatten(2)
+        weight = weight.flatten(1).expand(len(x), -1, -1)
+        if bias is None:
+            y = torch.bmm(weight, pixels)
+        else:
+            y = torch.baddbmm(bias[:, None], weight, pixels)
+        return y.unflatten(2, x.shape[2:])
+
+
+class FewOutputsConv2d(nn.Conv2d):
+    """3x3 to a few channels: a matrix product over channels first, then the sum of nine shifts."""
+
+    def _conv_forward(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        weight = weight.flip(2, 3).permute(0, 2, 3, 1).flatten(0, 2)  # (K 9, C)
+        shifts = torch.bmm(weight.expand(len(x), -1, -1), x.flatten(2))
+        y = F.fold(shifts, x.shape[2:], 3, padding=1)
+        return y if bias is None else y + bias[:, None, None]
+
+
+class WinogradConv2d(nn.Conv2d):
+    """3x3 with many channels."""
+
+    points: Tensor | None = None  # the weights at the points, if they are frozen
+
+    def _conv_forward(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        return self.convolve(x, bias)
+
+    def convolve(self, x: Tensor, bias: Tensor | None, rest: Tensor | None = None) -> Tensor:
+        """The convolution plus a bias (K), or one for every sample (N, K), plus `rest`."""
+        if self.points is not None:
+            return _convolve(x, self.points, bias, rest)
+        return _Winograd.apply(x, self.weight, bias, rest)
+
+
+class FastResidualBlock(ResidualBlock):
+    """Its sums are taken along by the convolutions."""
+
+    def forward(self, x: Tensor, time: Tensor) -> Tensor:
+        if not (isinstance(self.conv1, WinogradConv2d) and isinstance(self.conv2, WinogradConv2d)):
+            return super().forward(x, time)
+        shift = self.time(F.silu(time)) + self.conv1.bias
+        h = self.conv1.convolve(self.norm1(x), shift)
+        return self.conv2.convolve(self.norm2(h), self.conv2.bias, self.skip(x))
+
+
+class _Winograd(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, rest: Tensor | None
+    ) -> Tensor:
+        ctx.save_for_backward(x, weight)
+        ctx.axes = (2, 3) if bias is not None and bias.ndim == 2 else (0, 2, 3)
+        return _convolve(x, at_points(weight), bias, rest)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
+        x, weight = ctx.saved_tensors
+        of_x = of_weight = of_bias = None
+        if ctx.needs_input_grad[0]:
+            of_x = _convolve(gradient, at_points(weight, adjoint=True))
+        if ctx.needs_input_grad[1]:
+            points = _weight_gradient(x, gradient)  # (36, C, K)
+            of_weight = (_TO_POINTS.T @ points.flatten(1)).unflatten(1, points.shape[1:])
+            of_weight = of_weight.permute(2, 1, 0).contiguous().view(weight.shape)
+        if ctx.needs_input_grad[2]:
+            of_bias = gradient.sum(ctx.axes)
+        return of_x, of_weight, of_bias, gradient if ctx.needs_input_grad[3] else None
+
+
+def at_points(weight: Tensor, adjoint: bool = False) -> Tensor:
+    """`G w G^T`, (36, C, K), of kernels (K, C, 3, 3); of the adjoint convolution (36, K, C)."""
+    k, c = weight.shape[:2]
+    weight, points = weight.contiguous(), weight.new_empty(36, *((k, c) if adjoint else (c, k)))
+    library().kernel_points(weight.data_ptr(), points.data_ptr(), k, c, adjoint)
+    return points
+
+
+def _convolve(
+    x: Tensor, points: Tensor, bias: Tensor | None = None, rest: Tensor | None = None
+) -> Tensor:
+    x, k = x.contiguous(), points.shape[2]
+    n, c, height, width = x.shape
+    y = x.new_empty(n, k, height, width)
+    bias, rest = (None if t is None else t.contiguous() for t in (bias, rest))
+    own = k if bias is not None and bias.ndim == 2 else 0
+    a, u, b, r, o = (None if t is None else t.data_ptr() for t in (x, points, bias, rest, y))
+    if library().convolve(a, u, b, own, r, o, n, c, k, height, width):
+        raise MemoryError(f"there is no memory for a convolution of {tuple(x.shape)}")
+    return y
+
+
+def _weight_gradient(x: Tensor, gradient: Tensor) -> Tensor:
+    x, gradient = x.contiguous(), gradient.contiguous()
+    n, c, height, width = x.shape
+    points = x.new_zeros(len(_TO_POINTS), c, gradient.shape[1])
+    pointers = (x.data_ptr(), gradient.data_ptr(), points.data_ptr())
+    if library().weight_gradient(*pointers, n, c, gradient.shape[1], height, width):
+        raise MemoryError(f"there is no memory for the gradient of a convolution of {x.shape}")
+    return points
+
+
+class FastNormSiLU(NormSiLU):
+    def forward(self, x: Tensor) -> Tensor:
+        if math.prod(x.shape[2:]) % LANES:
+            return super().forward(x)
+        return _NormSiLU.apply(x, self.weight, self.bias, self.num_groups, self.eps)
+
+
+class _NormSiLU(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any, x: Tensor, weight: Tensor, bias: Tensor, num_groups: int, eps: float
+    ) -> Tensor:
+        x = x.contiguous()
+        y, moments = torch.empty_like(x), x.new_empty(len(x), num_groups, 2)
+        tensors = (x, weight, bias, y, moments)
+        library().norm_silu(*_pointers(tensors), *_sizes(x), num_groups, eps)
+        ctx.save_for_backward(x, weight, bias, moments)
+        return y
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
+        x, weight, bias, moments = ctx.saved_tensors
+        of_x = torch.empty_like(x)
+        of_weight, of_bias = torch.zeros_like(weight), torch.zeros_like(bias)
+        tensors = (gradient.contiguous(), x, weight, bias, moments, of_x, of_weight, of_bias)
+        library().norm_silu_gradient(*_pointers(tensors), *_sizes(x), moments.shape[1])
+        return of_x, of_weight, of_bias, None, None
+
+
+def _pointers(tensors: tuple[Tensor, ...]) -> list[int]:
+    return [tensor.data_ptr() for tensor in tensors]
+
+
+def _sizes(x: Tensor) -> tuple[int, int, int]:
+    return x.shape[0], x.shape[1], math.prod(x.shape[2:])
+
+
+@functools.cache
+def library() -> ctypes.CDLL:
+    """The compiled C code: from the cache, or compiled now."""
+    key = hashlib.sha256("\n".join([SOURCE.read_text(), *FLAGS, _processor()]).encode())
+    path = _cache() / f"kernels-{key.hexdigest()[:16]}.so"
+    if not path.exists():
+        compiler = shutil.which(os.environ.get("CC") or "cc") or shutil.which("gcc")
+        if compiler is None:
+            raise RuntimeError("there is no C compiler")
+        with replacing(path) as temporary:
+            command = [compiler, *FLAGS, str(SOURCE), "-o", str(temporary), "-lm"]
+            done = subprocess.run(command, capture_output=True, text=True)
+            if done.returncode:
+                raise RuntimeError(f"{compiler}: {(done.stderr.splitlines() or ['failed'])[0]}")
+    loaded = ctypes.CDLL(str(path))  # its functions run without the interpreter's lock
+    pointer, size = ctypes.c_void_p, ctypes.c_int64
+    loaded.kernel_points.argtypes = [pointer, pointer, size, size, ctypes.c_int]
+    loaded.convolve.argtypes = [*[pointer] * 3, size, pointer, pointer, *[size] * 5]
+    loaded.weight_gradient.argtypes = [*[pointer] * 3, *[size] * 5]
+    loaded.norm_silu.argtypes = [*[pointer] * 5, *[size] * 4, ctypes.c_float]
+    loaded.norm_silu_gradient.argtypes = [*[pointer] * 8, *[size] * 4]
+    for function in (loaded.kernel_points, loaded.norm_silu, loaded.norm_silu_gradient):
+        function.restype = None
+    return loaded
+
+
+def _cache() -> Path:
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "sads"
+
+
+def _processor() -> str:
+    """What `-march=native` depends on: homes are shared by machines that differ."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+        return next(line for line in lines if line.startswith(("flags", "Features")))
+    except (OSError, StopIteration):
+        return f"{platform.machine()} {platform.processor()}"
