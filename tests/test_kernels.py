@@ -27,7 +27,8 @@ LAYERS = [
     (WinogradConv2d, nn.Conv2d(16, 16, 3, padding=1), (1, 16, 1, 2)),
     (WinogradConv2d, nn.Conv2d(16, 32, 3, padding=1), (2, 16, 33, 56)),
     (PointwiseConv2d, nn.Conv2d(64, 32, 1), (3, 64, 8, 6)),
-    (PointwiseConv2d, nn.Conv2d(5, 7, 1, bias=False), (3, 5, 8, 6)),
+    (PointwiseConv2d, nn.Conv2d(12, 4, 1, bias=False), (3, 12, 16, 16)),
+    (PointwiseConv2d, nn.Conv2d(12, 4, 1), (3, 12, 3, 3)),  # no whole vectors: PyTorch's
     (FewOutputsConv2d, nn.Conv2d(32, 1, 3, padding=1), (4, 32, 16, 16)),
     (FewOutputsConv2d, nn.Conv2d(32, 3, 3, padding=1, bias=False), (4, 32, 7, 9)),
     (FastNormSiLU, NormSiLU(32, 32), (4, 32, 16, 16)),
@@ -41,6 +42,7 @@ SAME = [
     nn.Conv2d(32, 32, 3, padding=1, padding_mode="circular"),
     nn.Conv2d(32, 32, 3),
     nn.Conv2d(32, 40, 3, padding=1),
+    nn.Conv2d(32, 6, 1),
     nn.Conv2d(32, 32, 3, padding=1).double(),
     nn.Conv1d(32, 32, 3, padding=1),
     nn.GroupNorm(4, 32),

@@ -7,6 +7,8 @@
    that 8 of them are one vector. `BLOCK` tiles at a time go through all three stages while they are
    in the cache. Numbers of channels are multiples of 16.
 
+   1x1 convolutions: matrix products over channels, sample by sample.
+
    Group normalisation followed by SiLU, in one pass over the data after that for the moments. */
 
 #include <math.h>
@@ -22,6 +24,9 @@ enum { LANES = 8, POINTS = 36, BLOCK = 32, ROWS = 4 };
 static inline vec load(const float *p) { return *(const vec *)p; }
 static inline void store(float *p, vec v) { *(vec *)p = v; }
 static inline vec all(float x) { return x - (vec){0}; }
+static inline float total(vec v) {
+    return ((v[0] + v[4]) + (v[1] + v[5])) + ((v[2] + v[6]) + (v[3] + v[7]));
+}
 static inline size min(size a, size b) { return a < b ? a : b; }
 
 /* Floats of one point of a block; no power of two, or all points would share their cache lines. */
@@ -331,6 +336,38 @@ static inline vec choose(ints where, vec a, vec b) {
     return (vec)((where & (ints)a) | (~where & (ints)b));
 }
 
+/* y (n, k, pixels) = w (k, c) x (n, c, pixels), plus a bias (k) unless that is NULL. Numbers of
+   channels are multiples of 4, of pixels of 16. */
+void mix_channels(const float *x, const float *w, const float *bias, float *y, size n, size c,
+                  size k, size pixels) {
+    for (size e = 0; e < n; e++) {
+        float *out = y + e * k * pixels;
+        multiply(w, x + e * c * pixels, out, k, c, pixels);
+        for (size i = 0; bias && i < k * pixels; i += LANES)
+            store(out + i, load(out + i) + bias[i / pixels]);
+    }
+}
+
+/* Adds g x^T, summed over samples, to dw (k, c); x (n, c, pixels), g (n, k, pixels). */
+void mix_gradient(const float *x, const float *g, float *dw, size n, size c, size k, size pixels) {
+    for (size e = 0; e < n; e++)
+        for (size i = 0; i < k; i += 2)
+            for (size j = 0; j < c; j += ROWS) {
+                const float *a = g + (e * k + i) * pixels, *b = x + (e * c + j) * pixels;
+                vec sum[2][ROWS] = {{{0}}};
+                for (size p = 0; p < pixels; p += LANES) {
+                    vec a0 = load(a + p), a1 = load(a + pixels + p);
+                    for (int r = 0; r < ROWS; r++) {
+                        vec values = load(b + r * pixels + p);
+                        sum[0][r] += a0 * values;
+                        sum[1][r] += a1 * values;
+                    }
+                }
+                for (int s = 0; s < 2; s++)
+                    for (int r = 0; r < ROWS; r++) dw[(i + s) * c + j + r] += total(sum[s][r]);
+            }
+}
+
 /* exp for |x| < 87, beyond which it stays; to 2e-7. */
 static inline vec exponential(vec x) {
     x = choose(x > 87, all(87), choose(x < -87, all(-87), x));
@@ -348,12 +385,6 @@ static inline vec exponential(vec x) {
 }
 
 static inline vec sigmoid(vec z) { return 1 / (1 + exponential(-z)); }
-
-static inline float total(vec v) {
-    float sum = 0;
-    for (int i = 0; i < LANES; i++) sum += v[i];
-    return sum;
-}
 
 /* y = silu(z), z = weight * (x - mean) / deviation + bias with the moments of every group.
    x, y (n, channels, pixels); moments (n, groups, 2): mean and 1 / deviation, for the gradient.

@@ -1,9 +1,8 @@
 """Layers that are faster on one CPU core than PyTorch's, and equal up to rounding.
 
 `with_fast_layers` puts them into any network. 3x3 convolutions use Winograd's algorithm, with a
-quarter of the multiplications, and normalisation takes SiLU along in one pass; both are written in
-C (`kernels.c`), compiled on first use and kept in the user's cache. Convolutions of 1x1, or with
-few outputs, are matrix products.
+quarter of the multiplications, and normalisation takes SiLU along in one pass; these and 1x1
+convolutions are written in C (`kernels.c`), compiled on first use and kept in the user's cache.
 """
 
 import copy
@@ -75,7 +74,7 @@ def _faster(module: nn.Module) -> type[nn.Module] | None:
     ):
         return None
     if module.kernel_size == (1, 1) and module.padding in ((0, 0), "same"):
-        return PointwiseConv2d
+        return PointwiseConv2d if module.in_channels % 4 == module.out_channels % 4 == 0 else None
     if module.kernel_size == (3, 3) and module.padding in ((1, 1), "same"):
         if module.in_channels % 16 == module.out_channels % 16 == 0:
             return WinogradConv2d
@@ -88,13 +87,42 @@ class PointwiseConv2d(nn.Conv2d):
     """1x1: a matrix product over channels."""
 
     def _conv_forward(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-        pixels = x.flatten(2)
-        weight = weight.flatten(1).expand(len(x), -1, -1)
-        if bias is None:
-            y = torch.bmm(weight, pixels)
-        else:
-            y = torch.baddbmm(bias[:, None], weight, pixels)
-        return y.unflatten(2, x.shape[2:])
+        if x[0, 0].numel() % (2 * LANES):
+            return super()._conv_forward(x, weight, bias)
+        return _Pointwise.apply(x, weight, bias)
+
+
+class _Pointwise(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        ctx.save_for_backward(x, weight)
+        return _mix_channels(x, weight.flatten(1), bias)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
+        x, weight = ctx.saved_tensors
+        x, gradient = x.contiguous(), gradient.contiguous()
+        of_x = of_weight = of_bias = None
+        if ctx.needs_input_grad[0]:
+            of_x = _mix_channels(gradient, weight.flatten(1).T)
+        if ctx.needs_input_grad[1]:
+            of_weight = torch.zeros_like(weight)
+            n, c, pixels = _sizes(x)
+            pointers = _pointers((x, gradient, of_weight))
+            library().mix_gradient(*pointers, n, c, len(weight), pixels)
+        if ctx.needs_input_grad[2]:
+            of_bias = gradient.sum((0, 2, 3))
+        return of_x, of_weight, of_bias
+
+
+def _mix_channels(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    x, weight = x.contiguous(), weight.contiguous()
+    n, c, pixels = _sizes(x)
+    y = x.new_empty(n, len(weight), *x.shape[2:])
+    a, w, b, o = (None if t is None else t.data_ptr() for t in (x, weight, bias, y))
+    library().mix_channels(a, w, b, o, n, c, len(weight), pixels)
+    return y
 
 
 class FewOutputsConv2d(nn.Conv2d):
@@ -146,6 +174,7 @@ class _Winograd(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         x, weight = ctx.saved_tensors
+        x, gradient = x.contiguous(), gradient.contiguous()
         of_x = of_weight = of_bias = None
         if ctx.needs_input_grad[0]:
             of_x = _convolve(gradient, at_points(weight, adjoint=True))
@@ -181,7 +210,6 @@ def _convolve(
 
 
 def _weight_gradient(x: Tensor, gradient: Tensor) -> Tensor:
-    x, gradient = x.contiguous(), gradient.contiguous()
     n, c, height, width = x.shape
     points = x.new_zeros(len(_TO_POINTS), c, gradient.shape[1])
     pointers = (x.data_ptr(), gradient.data_ptr(), points.data_ptr())
@@ -249,8 +277,8 @@ def library() -> ctypes.CDLL:
     loaded.weight_gradient.argtypes = [*[pointer] * 3, *[size] * 5]
     loaded.norm_silu.argtypes = [*[pointer] * 5, *[size] * 4, ctypes.c_float]
     loaded.norm_silu_gradient.argtypes = [*[pointer] * 8, *[size] * 4]
-    for function in (loaded.kernel_points, loaded.norm_silu, loaded.norm_silu_gradient):
-        function.restype = None
+    loaded.mix_channels.argtypes = [*[pointer] * 4, *[size] * 4]
+    loaded.mix_gradient.argtypes = [*[pointer] * 3, *[size] * 4]
     return loaded
 
 

@@ -5,6 +5,7 @@ of its own in sampling, with layers that are made for one core. Long jobs on oth
 `torch.compile`. What this gains is measured by `benchmarks/diffusion.py`.
 """
 
+import itertools
 import warnings
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -89,7 +90,7 @@ def fast_inference(
     """
     if not _worth_compiling(network, family, evaluations, compile):
         return _for_one_core(network, frozen=True)
-    device = next(network.parameters()).device
+    device = _device(network)
     compiled = torch.compile(network, dynamic=False)
     with torch.no_grad(), inductor.patch(freezing=device.type == "cpu"):
         compiled(
@@ -112,7 +113,7 @@ def _for_one_core(network: nn.Module, frozen: bool) -> nn.Module:
 def _worth_compiling(
     network: nn.Module, family: ScoreFamily, evaluations: float, compile: bool | None
 ) -> bool:
-    device = next(network.parameters()).device
+    device = _device(network)
     if compile is None:
         compile = device.type != "cpu" and evaluations * count_flops(family) > COMPILE_FLOPS
     if not compile:
@@ -123,6 +124,11 @@ def _worth_compiling(
         say_once(f"torch.compile does not work here ({_reason(error)}); running without it")
         return False
     return True
+
+
+def _device(network: nn.Module) -> torch.device:
+    tensor = next(itertools.chain(network.parameters(), network.buffers()), torch.empty(0))
+    return tensor.device
 
 
 def _reason(error: Exception) -> str:

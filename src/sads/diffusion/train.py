@@ -95,7 +95,7 @@ def train(
 
     Args:
         ema_decay: also average the weights with this decay, and return the average.
-        compile: force `torch.compile` on or off; by default it is used for long runs.
+        compile: force `torch.compile` on or off; by default long runs on a GPU use it.
         progress: called with updates so far, updates in all, and the loss.
     """
     options = TrainingOptions(
