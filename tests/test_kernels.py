@@ -1,6 +1,7 @@
 """Layers for one CPU core against PyTorch's in double precision, and what happens without them."""
 
 import copy
+import re
 import subprocess
 import warnings
 
@@ -104,6 +105,30 @@ def test_silu_of_what_is_large_or_not_finite():
     x[0, 0, 0] = torch.nan
     assert fast(x)[0].isnan().all()
     assert fast(x)[1].isfinite().all()
+
+
+@pytest.mark.parametrize("kind", ["channels", "dtype", "one image"])
+@pytest.mark.parametrize(
+    "layer",
+    [nn.Conv2d(16, 16, 3, padding=1), nn.Conv2d(16, 16, 1), nn.Conv2d(16, 1, 3, padding=1),
+     NormSiLU(4, 16)],
+    ids=str,
+)  # fmt: skip
+def test_other_inputs_get_pytorch_s_answer(kind, layer):
+    """C code would read past the end of memory, or take doubles for floats."""
+    fast = with_fast_layers(layer)
+    x = {
+        "channels": torch.randn(2, 8, 8, 8),
+        "dtype": torch.randn(2, 16, 8, 8).double(),
+        "one image": torch.randn(16, 16, 8),
+    }[kind]
+    try:
+        expected = layer(x)
+    except RuntimeError as error:
+        with pytest.raises(RuntimeError, match=re.escape(str(error))):
+            fast(x)
+    else:
+        assert torch.allclose(fast(x), expected, atol=1e-5)
 
 
 def test_parameters_are_shared():

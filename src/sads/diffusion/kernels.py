@@ -15,6 +15,7 @@ import os
 import platform
 import shutil
 import subprocess
+from collections.abc import Container
 from pathlib import Path
 from typing import Any
 
@@ -68,6 +69,7 @@ def _faster(module: nn.Module) -> type[nn.Module] | None:
         return FastNormSiLU
     if (
         type(module) is not nn.Conv2d
+        or not isinstance(module.weight, nn.Parameter)  # but what a hook computes
         or not module.stride == module.dilation == (1, 1)
         or module.groups > 1
         or module.padding_mode != "zeros"
@@ -83,11 +85,21 @@ def _faster(module: nn.Module) -> type[nn.Module] | None:
     return None
 
 
+def _suits(x: Tensor, channels: int, ndims: Container[int] = (4,)) -> bool:
+    """Whether C code may read this input; PyTorch knows what to say of others."""
+    return (
+        x.dtype == torch.float32
+        and x.device.type == "cpu"
+        and x.ndim in ndims
+        and x.shape[1] == channels
+    )
+
+
 class PointwiseConv2d(nn.Conv2d):
     """1x1: a matrix product over channels."""
 
     def _conv_forward(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-        if x[0, 0].numel() % (2 * LANES):
+        if not _suits(x, self.in_channels) or math.prod(x.shape[2:]) % (2 * LANES):
             return super()._conv_forward(x, weight, bias)
         return _Pointwise.apply(x, weight, bias)
 
@@ -129,6 +141,8 @@ class FewOutputsConv2d(nn.Conv2d):
     """3x3 to a few channels: a matrix product over channels first, then the sum of nine shifts."""
 
     def _conv_forward(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        if not _suits(x, self.in_channels):
+            return super()._conv_forward(x, weight, bias)
         weight = weight.flip(2, 3).permute(0, 2, 3, 1).flatten(0, 2)  # (K 9, C)
         shifts = torch.bmm(weight.expand(len(x), -1, -1), x.flatten(2))
         y = F.fold(shifts, x.shape[2:], 3, padding=1)
@@ -141,6 +155,8 @@ class WinogradConv2d(nn.Conv2d):
     points: Tensor | None = None  # the weights at the points, if they are frozen
 
     def _conv_forward(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        if not _suits(x, self.in_channels):
+            return super()._conv_forward(x, weight, bias)
         return self.convolve(x, bias)
 
     def convolve(self, x: Tensor, bias: Tensor | None, rest: Tensor | None = None) -> Tensor:
@@ -154,7 +170,11 @@ class FastResidualBlock(ResidualBlock):
     """Its sums are taken along by the convolutions."""
 
     def forward(self, x: Tensor, time: Tensor) -> Tensor:
-        if not (isinstance(self.conv1, WinogradConv2d) and isinstance(self.conv2, WinogradConv2d)):
+        if not (
+            isinstance(self.conv1, WinogradConv2d)
+            and isinstance(self.conv2, WinogradConv2d)
+            and _suits(x, self.conv1.in_channels)
+        ):
             return super().forward(x, time)
         shift = self.time(F.silu(time)) + self.conv1.bias
         h = self.conv1.convolve(self.norm1(x), shift)
@@ -220,7 +240,7 @@ def _weight_gradient(x: Tensor, gradient: Tensor) -> Tensor:
 
 class FastNormSiLU(NormSiLU):
     def forward(self, x: Tensor) -> Tensor:
-        if math.prod(x.shape[2:]) % LANES:
+        if not _suits(x, self.num_channels, (3, 4, 5)) or math.prod(x.shape[2:]) % LANES:
             return super().forward(x)
         return _NormSiLU.apply(x, self.weight, self.bias, self.num_groups, self.eps)
 
