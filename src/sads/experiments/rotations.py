@@ -46,8 +46,8 @@ SETTINGS: dict[str, dict[str, Settings]] = {
             Budget(10_000, 400, 64, 1e-3, 400, 20, "ddpm"), (100, 200, 300, 400),
         ),
         "mnist": Settings(
-            _family((1, 14, 14), TWO_LEVELS, 1), 4096, 3, (*EXTREMES, "random:0"),
-            Budget(9_000, 200, 64, 1e-3, 300, 20, "ddpm"), (100, 200),
+            _family((1, 14, 14), TWO_LEVELS, 1), 4096, 5, (*EXTREMES, "random:0"),
+            Budget(9_000, 800, 64, 1e-3, 300, 20, "ddpm"), (200, 400, 600, 800),
         ),
         "cifar10": Settings(
             _family((3, 16, 16), (1, 1), 1), 4096, 2, (*EXTREMES, "random:0"),
