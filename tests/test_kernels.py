@@ -4,6 +4,8 @@ import copy
 import re
 import subprocess
 import warnings
+from contextlib import nullcontext
+from pathlib import Path
 
 import pytest
 import torch
@@ -13,12 +15,15 @@ import sads
 from sads.diffusion import kernels, speed
 from sads.diffusion.kernels import (
     FastNormSiLU,
+    FastResidualBlock,
     FewOutputsConv2d,
     PointwiseConv2d,
     WinogradConv2d,
-    with_fast_layers,
+    fast_layers,
 )
+from sads.diffusion.train import TrainingOptions, new_state, training_steps
 from sads.networks.layers import NormSiLU
+from sads.networks.unet import ResidualBlock
 
 LAYERS = [
     (WinogradConv2d, nn.Conv2d(32, 32, 3, padding=1), (5, 32, 16, 16)),
@@ -71,86 +76,143 @@ def test_equal_to_pytorch_in_double_precision(kind, layer, shape):
     for parameter in layer.parameters():
         nn.init.normal_(parameter)
     x = torch.randn(shape) + 0.5
-    fast = with_fast_layers(layer)
-    assert type(fast) is kind
-    assert type(layer) is not kind, "the network itself is left alone"
     direction = torch.randn_like(layer(x))
-    ours = values_and_gradients(fast, x, direction)
-    exact = values_and_gradients(layer.double(), x.double(), direction.double())
-    layer.float()
+    before = type(layer)
+    with fast_layers(layer):
+        assert type(layer) is kind
+        ours = values_and_gradients(layer, x, direction)
+    assert type(layer) is before
+    exact = values_and_gradients(copy.deepcopy(layer).double(), x.double(), direction.double())
     for mine, theirs in zip(ours, exact, strict=True):
         assert (mine - theirs).norm() < 1e-5 * theirs.norm()
 
 
+def test_residual_blocks_are_equal_too():
+    block = ResidualBlock(2, 64, 32, 8)
+    x, time = torch.randn(3, 64, 8, 8), torch.randn(3, 8)
+    for times in (time, time[:1]):  # one time for all samples is allowed
+        exact = copy.deepcopy(block).double()(x.double(), times.double())
+        with fast_layers(block):
+            assert type(block) is FastResidualBlock
+            assert (block(x, times) - exact).norm() < 1e-5 * exact.norm()
+    with fast_layers(block), pytest.raises(RuntimeError):
+        block(x, time[:2])
+    block.conv1.register_forward_hook(lambda module, inputs, y: 0 * y)
+    exact = block(x, time)
+    with fast_layers(block):
+        assert torch.allclose(block(x, time), exact, atol=1e-5), "hooks are called"
+
+
 @pytest.mark.parametrize("layer", SAME, ids=str)
 def test_layers_that_do_not_fit_stay(layer):
-    assert with_fast_layers(layer) is layer
+    before = type(layer)
+    with fast_layers(layer):
+        assert type(layer) is before
 
 
 def test_without_gradients_and_from_any_layout():
     layer = nn.Conv2d(16, 32, 3, padding=1)
     x = torch.randn(3, 16, 8, 8).to(memory_format=torch.channels_last)
-    frozen = with_fast_layers(layer, frozen=True)
-    with torch.no_grad():
-        assert torch.allclose(frozen(x), layer(x), atol=1e-5)
+    expected = layer(x)
+    with torch.no_grad(), fast_layers(layer, frozen=True):
+        assert torch.allclose(layer(x), expected, atol=1e-5)
+        other = layer._conv_forward(x, 2 * layer.weight, None)
+        assert torch.allclose(other, 2 * (expected - layer.bias[:, None, None]), atol=1e-5)
+    assert not hasattr(layer, "points")
 
 
 def test_silu_of_what_is_large_or_not_finite():
     layer = NormSiLU(1, 8)
     with torch.no_grad():
         layer.weight.copy_(torch.tensor([1e3, -1e3, 1e6, -1e6, 1.0, 0.0, 30.0, -30.0]))
-    fast, x = with_fast_layers(layer), torch.randn(2, 8, 16)
+    x = torch.randn(2, 8, 16)
     exact = copy.deepcopy(layer).double()(x.double())
-    assert ((fast(x) - exact).abs() < 1e-6 * (1 + layer.weight.abs()[:, None])).all()
-    x[0, 0, 0] = torch.nan
-    assert fast(x)[0].isnan().all()
-    assert fast(x)[1].isfinite().all()
+    with fast_layers(layer):
+        assert ((layer(x) - exact).abs() < 1e-6 * (1 + layer.weight.abs()[:, None])).all()
+        x[0, 0, 0] = torch.nan
+        assert layer(x)[0].isnan().all()
+        assert layer(x)[1].isfinite().all()
 
 
-@pytest.mark.parametrize("kind", ["channels", "dtype", "one image"])
-@pytest.mark.parametrize(
-    "layer",
-    [nn.Conv2d(16, 16, 3, padding=1), nn.Conv2d(16, 16, 1), nn.Conv2d(16, 1, 3, padding=1),
-     NormSiLU(4, 16)],
-    ids=str,
-)  # fmt: skip
+SMALL = [
+    nn.Conv2d(16, 16, 3, padding=1),
+    nn.Conv2d(16, 16, 1),
+    nn.Conv2d(16, 1, 3, padding=1),
+    NormSiLU(4, 16),
+]
+
+
+@pytest.mark.parametrize("kind", ["channels", "dtype", "one image", "empty"])
+@pytest.mark.parametrize("layer", SMALL, ids=str)
 def test_other_inputs_get_pytorch_s_answer(kind, layer):
     """C code would read past the end of memory, or take doubles for floats."""
-    fast = with_fast_layers(layer)
     x = {
         "channels": torch.randn(2, 8, 8, 8),
         "dtype": torch.randn(2, 16, 8, 8).double(),
         "one image": torch.randn(16, 16, 8),
+        "empty": torch.randn(2, 16, 0, 8),
     }[kind]
     try:
         expected = layer(x)
-    except RuntimeError as error:
-        with pytest.raises(RuntimeError, match=re.escape(str(error))):
-            fast(x)
+    except (RuntimeError, ValueError) as error:
+        with fast_layers(layer), pytest.raises(type(error), match=re.escape(str(error))):
+            layer(x)
     else:
-        assert torch.allclose(fast(x), expected, atol=1e-5)
+        with fast_layers(layer):
+            assert torch.allclose(layer(x), expected, atol=1e-5)
 
 
-def test_parameters_are_shared():
-    network = nn.Sequential(nn.Conv2d(16, 16, 3, padding=1), nn.BatchNorm2d(16))
-    fast = with_fast_layers(network)
-    assert all(a is b for a, b in zip(network.parameters(), fast.parameters(), strict=True))
-    fast(torch.randn(2, 16, 4, 4))
-    assert network[1].num_batches_tracked == 1, "and so are running means"
+@pytest.mark.parametrize("layer", SMALL, ids=str)
+@pytest.mark.parametrize("frozen", [False, True])
+def test_networks_that_differentiate_in_their_forward_pass(layer, frozen):
+    """The score of an energy: training it takes second derivatives."""
+    x = torch.randn(2, 16, 8, 8)
+
+    def score():
+        inputs = x.clone().requires_grad_()
+        energy = (inputs + layer(inputs)).square().sum()
+        (y,) = torch.autograd.grad(energy, inputs, create_graph=True)
+        return y, *torch.autograd.grad(y.square().sum(), layer.parameters())
+
+    expected = score()
+    with fast_layers(layer, frozen=frozen):
+        for mine, theirs in zip(score(), expected, strict=True):
+            assert (mine - theirs).norm() < 1e-4 * theirs.norm()
+
+
+def test_weights_that_are_views_stay_with_pytorch():
+    layer = nn.Conv2d(16, 16, 1)
+    layer.weight = nn.Parameter(torch.randn(16, 16).T[:, :, None, None])
+    with fast_layers(layer):
+        assert type(layer) is nn.Conv2d
 
 
 def test_a_network_trains_the_same_way():
     family = sads.family("iddpm", (1, 8, 8))
     x = sads.rank_one(sads.basis("dct", (1, 8, 8)).vectors[5], 64, seed=0)
-    losses = {}
-    for fast in (True, False):
-        options = sads.diffusion.train.TrainingOptions(iterations=5, batch_size=32)
-        state = sads.diffusion.train.new_state(family, options, torch.device("cpu"))
-        forward = with_fast_layers(state.network) if fast else state.network
-        steps = sads.diffusion.train.training_steps(state, forward, family, x, options)
-        losses[fast] = torch.tensor(list(steps))
-    assert (losses[True] != losses[False]).any(), "the fast layers were used"
-    assert torch.allclose(losses[True], losses[False], rtol=1e-4)
+    options = TrainingOptions(iterations=5, batch_size=32)
+    losses = []
+    for context in (fast_layers, nullcontext):
+        state = new_state(family, options, torch.device("cpu"))
+        with context(state.network):
+            steps = training_steps(state, state.network, family, x, options)
+            losses.append(torch.tensor(list(steps)))
+    assert (losses[0] != losses[1]).any(), "the fast layers were used"
+    assert torch.allclose(*losses, rtol=1e-4)
+
+
+def test_a_damaged_file_in_the_cache_is_compiled_anew(monkeypatch, tmp_path):
+    name = Path(kernels.library()._name).name
+    damaged = tmp_path / "sads" / name
+    damaged.parent.mkdir()
+    damaged.write_bytes(b"")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    kernels.library.cache_clear()
+    try:
+        assert Path(kernels.library()._name) == damaged
+    finally:
+        kernels.library.cache_clear()
+    assert damaged.stat().st_size > 0
 
 
 @pytest.mark.parametrize("broken", ["no compiler", "compiler fails"])
@@ -166,11 +228,15 @@ def test_without_a_working_compiler(broken, monkeypatch, tmp_path):
     family = sads.family("iddpm", (1, 8, 8))
     network = family.build()
     try:
-        with pytest.warns(UserWarning, match="running with PyTorch's"):
-            assert speed.fast_forward(network, family, 1) is network
+        with (
+            pytest.warns(UserWarning, match="using PyTorch's"),
+            speed.fast_forward(network, family, 1) as forward,
+        ):
+            assert type(forward.input) is nn.Conv2d
         with warnings.catch_warnings():
             warnings.simplefilter("error")  # the reason is shown once
-            assert speed.fast_inference(network, family, 1, 50) is network
+            with speed.fast_inference(network, family, 1, 50) as forward:
+                assert type(forward.input) is nn.Conv2d
     finally:
         kernels.library.cache_clear()
     assert not list(tmp_path.glob("sads/*")), "nothing half-made stays in the cache"

@@ -332,10 +332,6 @@ int weight_gradient(const float *x, const float *g, float *du, size n, size c, s
     return failed;
 }
 
-static inline vec choose(ints where, vec a, vec b) {
-    return (vec)((where & (ints)a) | (~where & (ints)b));
-}
-
 /* y (n, k, pixels) = w (k, c) x (n, c, pixels), plus a bias (k) unless that is NULL. Numbers of
    channels are multiples of 4, of pixels of 16. */
 void mix_channels(const float *x, const float *w, const float *bias, float *y, size n, size c,
@@ -366,6 +362,10 @@ void mix_gradient(const float *x, const float *g, float *dw, size n, size c, siz
                 for (int s = 0; s < 2; s++)
                     for (int r = 0; r < ROWS; r++) dw[(i + s) * c + j + r] += total(sum[s][r]);
             }
+}
+
+static inline vec choose(ints where, vec a, vec b) {
+    return (vec)((where & (ints)a) | (~where & (ints)b));
 }
 
 /* exp for |x| < 87, beyond which it stays; to 2e-7. */

@@ -1,28 +1,26 @@
 """Layers that are faster on one CPU core than PyTorch's, and equal up to rounding.
 
-`with_fast_layers` puts them into any network. 3x3 convolutions use Winograd's algorithm, with a
-quarter of the multiplications, and normalisation takes SiLU along in one pass; these and 1x1
+`fast_layers` puts them into any network for a while. 3x3 convolutions use Winograd's algorithm,
+with a quarter of the multiplications, and normalisation takes SiLU along in one pass; these and 1x1
 convolutions are written in C (`kernels.c`), compiled on first use and kept in the user's cache.
 """
 
-import copy
 import ctypes
 import functools
 import hashlib
-import itertools
 import math
 import os
 import platform
 import shutil
 import subprocess
-from collections.abc import Container
+from collections.abc import Container, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.autograd.function import once_differentiable
 
 from sads.files import replacing
 from sads.networks.layers import NormSiLU
@@ -33,36 +31,45 @@ FLAGS = ("-O3", "-funroll-loops", "-march=native", "-std=gnu11", "-shared", "-fP
 LANES = 8  # floats in a vector
 FEW_CHANNELS = 4
 
-_G = torch.tensor([[6, 0, 0], [-4, -4, -4], [-4, 4, -4], [1, 2, 4], [1, -2, 4], [0, 0, 24.0]]) / 24
-_TO_POINTS = torch.kron(_G, _G)  # of a flat 3x3 kernel, (36, 9)
+_G = torch.tensor(
+    [[6, 0, 0], [-4, -4, -4], [-4, 4, -4], [1, 2, 4], [1, -2, 4], [0, 0, 24]],
+    dtype=torch.float32,
+    device="cpu",
+)
+_TO_POINTS = torch.kron(_G / 24, _G / 24)  # of a flat 3x3 kernel, (36, 9)
 
 
-def with_fast_layers(network: nn.Module, *, frozen: bool = False) -> nn.Module:
-    """A copy of `network` with the same parameters and faster layers, for one CPU core.
+@contextmanager
+def fast_layers(network: nn.Module, *, frozen: bool = False) -> Iterator[None]:
+    """Faster layers in `network`, for one CPU core, until the block ends.
 
-    It is the network itself if there is nothing to gain. Raises whatever stands in the way: there
-    is no compiler, the network cannot be copied.
+    Raises `RuntimeError` or `OSError` at once where the C code cannot be compiled.
 
     Args:
-        frozen: the parameters will not change any more, and no gradients are wanted.
+        frozen: the parameters will not change in the block.
     """
-    if not any(map(_faster, network.modules())):
-        return network
-    library()
-    shared = itertools.chain(network.parameters(), network.buffers())
-    twin = copy.deepcopy(network, {id(tensor): tensor for tensor in shared})
-    for module in twin.modules():
-        if (faster := _faster(module)) is not None:
-            module.__class__ = faster
+    chosen = [(m, type(m), new) for m in network.modules() if (new := _faster(m)) is not None]
+    if chosen:
+        library()
+    try:
+        for module, _, new in chosen:
+            module.__class__ = new
             if frozen and isinstance(module, WinogradConv2d):
                 module.points = at_points(module.weight.detach())
-    return twin
+        yield
+    finally:
+        for module, old, _ in chosen:
+            module.__class__ = old
+            module.__dict__.pop("points", None)
 
 
 def _faster(module: nn.Module) -> type[nn.Module] | None:
     """What a layer can be replaced by."""
-    if any(p.device.type != "cpu" or p.dtype != torch.float32 for p in module.parameters(False)):
-        return None
+    for parameter in module.parameters(recurse=False):
+        if parameter.device.type != "cpu" or parameter.dtype != torch.float32:
+            return None
+        if not parameter.is_contiguous():
+            return None
     if type(module) is ResidualBlock:
         return FastResidualBlock
     if type(module) is NormSiLU and module.affine:
@@ -92,6 +99,7 @@ def _suits(x: Tensor, channels: int, ndims: Container[int] = (4,)) -> bool:
         and x.device.type == "cpu"
         and x.ndim in ndims
         and x.shape[1] == channels
+        and x.numel() > 0
     )
 
 
@@ -111,9 +119,10 @@ class _Pointwise(torch.autograd.Function):
         return _mix_channels(x, weight.flatten(1), bias)
 
     @staticmethod
-    @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         x, weight = ctx.saved_tensors
+        if torch.is_grad_enabled():
+            return _differentiable_gradients(ctx, x, weight, gradient)
         x, gradient = x.contiguous(), gradient.contiguous()
         of_x = of_weight = of_bias = None
         if ctx.needs_input_grad[0]:
@@ -157,28 +166,41 @@ class WinogradConv2d(nn.Conv2d):
     def _conv_forward(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         if not _suits(x, self.in_channels):
             return super()._conv_forward(x, weight, bias)
-        return self.convolve(x, bias)
+        return self.convolve(x, weight, bias)
 
-    def convolve(self, x: Tensor, bias: Tensor | None, rest: Tensor | None = None) -> Tensor:
+    def convolve(
+        self, x: Tensor, weight: Tensor, bias: Tensor | None, rest: Tensor | None = None
+    ) -> Tensor:
         """The convolution plus a bias (K), or one for every sample (N, K), plus `rest`."""
-        if self.points is not None:
+        if self.points is not None and weight is self.weight and not torch.is_grad_enabled():
             return _convolve(x, self.points, bias, rest)
-        return _Winograd.apply(x, self.weight, bias, rest)
+        return _Winograd.apply(x, weight, bias, rest)
 
 
 class FastResidualBlock(ResidualBlock):
     """Its sums are taken along by the convolutions."""
 
     def forward(self, x: Tensor, time: Tensor) -> Tensor:
-        if not (
-            isinstance(self.conv1, WinogradConv2d)
-            and isinstance(self.conv2, WinogradConv2d)
-            and _suits(x, self.conv1.in_channels)
+        first, second = self.conv1, self.conv2
+        if (
+            not (isinstance(first, WinogradConv2d) and isinstance(second, WinogradConv2d))
+            or _has_hooks(first)
+            or _has_hooks(second)
+            or not _suits(x, first.in_channels)
         ):
             return super().forward(x, time)
-        shift = self.time(F.silu(time)) + self.conv1.bias
-        h = self.conv1.convolve(self.norm1(x), shift)
-        return self.conv2.convolve(self.norm2(h), self.conv2.bias, self.skip(x))
+        shift = self.time(F.silu(time)) + first.bias
+        h = first.convolve(self.norm1(x), first.weight, shift)
+        return second.convolve(self.norm2(h), second.weight, second.bias, self.skip(x))
+
+
+def _has_hooks(module: nn.Module) -> bool:
+    return bool(
+        module._forward_hooks
+        or module._forward_pre_hooks
+        or module._backward_hooks
+        or module._backward_pre_hooks
+    )
 
 
 class _Winograd(torch.autograd.Function):
@@ -191,20 +213,33 @@ class _Winograd(torch.autograd.Function):
         return _convolve(x, at_points(weight), bias, rest)
 
     @staticmethod
-    @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         x, weight = ctx.saved_tensors
+        of_x = of_weight = None
+        of_bias = gradient.sum(ctx.axes) if ctx.needs_input_grad[2] else None
+        of_rest = gradient if ctx.needs_input_grad[3] else None
+        if torch.is_grad_enabled():
+            of_x, of_weight, _ = _differentiable_gradients(ctx, x, weight, gradient)
+            return of_x, of_weight, of_bias, of_rest
         x, gradient = x.contiguous(), gradient.contiguous()
-        of_x = of_weight = of_bias = None
         if ctx.needs_input_grad[0]:
             of_x = _convolve(gradient, at_points(weight, adjoint=True))
         if ctx.needs_input_grad[1]:
             points = _weight_gradient(x, gradient)  # (36, C, K)
             of_weight = (_TO_POINTS.T @ points.flatten(1)).unflatten(1, points.shape[1:])
             of_weight = of_weight.permute(2, 1, 0).contiguous().view(weight.shape)
-        if ctx.needs_input_grad[2]:
-            of_bias = gradient.sum(ctx.axes)
-        return of_x, of_weight, of_bias, gradient if ctx.needs_input_grad[3] else None
+        return of_x, of_weight, of_bias, of_rest
+
+
+def _differentiable_gradients(
+    ctx: Any, x: Tensor, weight: Tensor, gradient: Tensor
+) -> tuple[Tensor | None, ...]:
+    """For networks that differentiate in their forward pass; ours have no second derivatives."""
+    padding = [weight.shape[2] // 2] * 2
+    return torch.ops.aten.convolution_backward(
+        gradient, x, weight, [len(weight)], [1, 1], padding, [1, 1], False, [0, 0], 1,
+        list(ctx.needs_input_grad[:3]),
+    )  # fmt: skip
 
 
 def at_points(weight: Tensor, adjoint: bool = False) -> Tensor:
@@ -220,9 +255,14 @@ def _convolve(
 ) -> Tensor:
     x, k = x.contiguous(), points.shape[2]
     n, c, height, width = x.shape
+    if c != points.shape[1]:
+        raise RuntimeError(f"expected {points.shape[1]} channels, got {c}")
     y = x.new_empty(n, k, height, width)
-    bias, rest = (None if t is None else t.contiguous() for t in (bias, rest))
-    own = k if bias is not None and bias.ndim == 2 else 0
+    own = 0 if bias is None or bias.ndim == 1 else k
+    if bias is not None:
+        bias = bias.float().expand(n, k).contiguous() if own else bias.contiguous()
+    if rest is not None:
+        rest = rest.float().expand_as(y).contiguous()
     a, u, b, r, o = (None if t is None else t.data_ptr() for t in (x, points, bias, rest, y))
     if library().convolve(a, u, b, own, r, o, n, c, k, height, width):
         raise MemoryError(f"there is no memory for a convolution of {tuple(x.shape)}")
@@ -250,17 +290,24 @@ class _NormSiLU(torch.autograd.Function):
     def forward(
         ctx: Any, x: Tensor, weight: Tensor, bias: Tensor, num_groups: int, eps: float
     ) -> Tensor:
+        ctx.save_for_backward(x, weight, bias, moments := x.new_empty(len(x), num_groups, 2))
+        ctx.eps = eps
         x = x.contiguous()
-        y, moments = torch.empty_like(x), x.new_empty(len(x), num_groups, 2)
+        y = torch.empty_like(x)
         tensors = (x, weight, bias, y, moments)
         library().norm_silu(*_pointers(tensors), *_sizes(x), num_groups, eps)
-        ctx.save_for_backward(x, weight, bias, moments)
         return y
 
     @staticmethod
-    @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         x, weight, bias, moments = ctx.saved_tensors
+        if torch.is_grad_enabled():  # as in _differentiable_gradients
+            y = F.silu(F.group_norm(x, moments.shape[1], weight, bias, ctx.eps))
+            wanted = [t for t in (x, weight, bias) if t.requires_grad]
+            found = iter(torch.autograd.grad(y, wanted, gradient, create_graph=True))
+            gradients = (next(found) if t.requires_grad else None for t in (x, weight, bias))
+            return *gradients, None, None
+        x = x.contiguous()
         of_x = torch.empty_like(x)
         of_weight, of_bias = torch.zeros_like(weight), torch.zeros_like(bias)
         tensors = (gradient.contiguous(), x, weight, bias, moments, of_x, of_weight, of_bias)
@@ -281,16 +328,11 @@ def library() -> ctypes.CDLL:
     """The compiled C code: from the cache, or compiled now."""
     key = hashlib.sha256("\n".join([SOURCE.read_text(), *FLAGS, _processor()]).encode())
     path = _cache() / f"kernels-{key.hexdigest()[:16]}.so"
-    if not path.exists():
-        compiler = shutil.which(os.environ.get("CC") or "cc") or shutil.which("gcc")
-        if compiler is None:
-            raise RuntimeError("there is no C compiler")
-        with replacing(path) as temporary:
-            command = [compiler, *FLAGS, str(SOURCE), "-o", str(temporary), "-lm"]
-            done = subprocess.run(command, capture_output=True, text=True)
-            if done.returncode:
-                raise RuntimeError(f"{compiler}: {(done.stderr.splitlines() or ['failed'])[0]}")
-    loaded = ctypes.CDLL(str(path))  # its functions run without the interpreter's lock
+    try:
+        loaded = ctypes.CDLL(str(path))  # its functions run without the interpreter's lock
+    except OSError:  # it is not there, or damaged
+        _compile(path)
+        loaded = ctypes.CDLL(str(path))
     pointer, size = ctypes.c_void_p, ctypes.c_int64
     loaded.kernel_points.argtypes = [pointer, pointer, size, size, ctypes.c_int]
     loaded.convolve.argtypes = [*[pointer] * 3, size, pointer, pointer, *[size] * 5]
@@ -300,6 +342,17 @@ def library() -> ctypes.CDLL:
     loaded.mix_channels.argtypes = [*[pointer] * 4, *[size] * 4]
     loaded.mix_gradient.argtypes = [*[pointer] * 3, *[size] * 4]
     return loaded
+
+
+def _compile(path: Path) -> None:
+    compiler = shutil.which(os.environ.get("CC") or "cc") or shutil.which("gcc")
+    if compiler is None:
+        raise RuntimeError("there is no C compiler")
+    with replacing(path) as temporary:
+        command = [compiler, *FLAGS, str(SOURCE), "-o", str(temporary), "-lm"]
+        done = subprocess.run(command, capture_output=True, text=True)
+        if done.returncode:
+            raise RuntimeError(f"{compiler}: {(done.stderr.splitlines() or ['failed'])[0]}")
 
 
 def _cache() -> Path:

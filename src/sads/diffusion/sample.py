@@ -174,8 +174,10 @@ def sample(
         time = model.family.schedule.network_time(torch.tensor([level])).expand(len(x)).to(device)
         return noise_from_output(model.family, forward(x, time), x, level)
 
-    with one_thread_each(num_workers) as pool:
-        forward = fast_inference(network, model.family, num_samples * steps, size, compile)
+    with (
+        one_thread_each(num_workers) as pool,
+        fast_inference(network, model.family, num_samples * steps, size, compile) as forward,
+    ):
         if pool is None:
             parts = [walk(start) for start in starts]
         else:

@@ -9,20 +9,19 @@ import itertools
 import warnings
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 
 import torch
 import torch._inductor.config as inductor
 from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
-from sads.diffusion.kernels import with_fast_layers
+from sads.diffusion.kernels import fast_layers
+from sads.errors import OutputError
 from sads.family import ScoreFamily
 
 SHARD_FLOPS = 5e8  # of a core's part of a batch: below this, a batch is not worth sharing out
-COMPILE_FLOPS = (
-    1e15  # of a job: some minutes of a GPU, below which compiling costs more than it saves
-)
+COMPILE_FLOPS = 1e15  # of a job: some minutes of a GPU, below which compiling is not worth it
 _said: set[str] = set()
 
 
@@ -59,37 +58,43 @@ def samples_are_independent(family: ScoreFamily) -> bool:
             return False
 
 
+@contextmanager
 def fast_forward(
     network: nn.Module, family: ScoreFamily, evaluations: float, compile: bool | None = None
-) -> nn.Module:
-    """`network` as fast as it gets here, with the same parameters.
+) -> Iterator[nn.Module]:
+    """`network` as fast as it gets here, with the same parameters, until the block ends.
 
-    Called where it will run: what is fast depends on the number of threads. Whether to compile
+    Entered where it will run: what is fast depends on the number of threads. Whether to compile
     depends on the work ahead (`evaluations` of one sample), not on the clock, so that a run and its
     resumption do the same. `compile` forces the decision.
     """
-    if not _worth_compiling(network, family, evaluations, compile):
-        return _for_one_core(network, frozen=False)
-    return torch.compile(network, dynamic=False)  # type: ignore[return-value]
+    if _worth_compiling(network, family, evaluations, compile):
+        yield torch.compile(network, dynamic=False)  # type: ignore[misc]
+        return
+    with _for_one_core(network, frozen=False):
+        yield network
 
 
 def is_compiled(network: nn.Module) -> bool:
     return hasattr(network, "_orig_mod")
 
 
+@contextmanager
 def fast_inference(
     network: nn.Module,
     family: ScoreFamily,
     evaluations: float,
     batch_size: int,
     compile: bool | None = None,
-) -> nn.Module:
-    """`network` as it is now for batches of one size without gradients, as fast as it gets here.
+) -> Iterator[nn.Module]:
+    """`network` for batches of one size without gradients, as fast as it gets here.
 
-    Its weights are frozen. Called where it will run, like `fast_forward`.
+    Its weights must not change in the block. Entered where it will run, like `fast_forward`.
     """
     if not _worth_compiling(network, family, evaluations, compile):
-        return _for_one_core(network, frozen=True)
+        with _for_one_core(network, frozen=True):
+            yield network
+        return
     device = _device(network)
     compiled = torch.compile(network, dynamic=False)
     with torch.no_grad(), inductor.patch(freezing=device.type == "cpu"):
@@ -97,17 +102,18 @@ def fast_inference(
             torch.zeros(batch_size, *family.shape, device=device),
             torch.zeros(1, device=device).expand(batch_size),
         )
-    return compiled  # type: ignore[return-value]
+    yield compiled  # type: ignore[misc]
 
 
-def _for_one_core(network: nn.Module, frozen: bool) -> nn.Module:
-    if torch.get_num_threads() > 1:
-        return network  # PyTorch's layers use them all, ours only one
-    try:
-        return with_fast_layers(network, frozen=frozen)
-    except Exception as error:
-        say_once(f"our faster layers do not work here ({_reason(error)}); running with PyTorch's")
-        return network
+@contextmanager
+def _for_one_core(network: nn.Module, frozen: bool) -> Iterator[None]:
+    with ExitStack() as stack:
+        if torch.get_num_threads() == 1:  # PyTorch's layers use them all, ours only one
+            try:
+                stack.enter_context(fast_layers(network, frozen=frozen))
+            except (OSError, RuntimeError, OutputError) as error:
+                say_once(f"our faster layers do not work here ({_reason(error)}); using PyTorch's")
+        yield
 
 
 def _worth_compiling(

@@ -119,8 +119,11 @@ def train(
                 "ask for more, or choose another folder"
             )
     shards = num_shards(family, batch_size, device)
-    with one_thread_each(shards) as pool:
-        forward = fast_forward(state.network, family, 3.0 * iterations * batch_size, compile)
+    evaluations = 3.0 * iterations * batch_size
+    with (
+        one_thread_each(shards) as pool,
+        fast_forward(state.network, family, evaluations, compile) as forward,
+    ):
         for loss in training_steps(state, forward, family, x, options, shards, pool):
             done = state.iteration
             if progress:
