@@ -9,7 +9,7 @@
 
    1x1 convolutions: matrix products over channels, sample by sample.
 
-   Group normalisation followed by SiLU, in one pass over the data after that for the moments. */
+   Group normalisation followed by SiLU, in one pass over the data after those for the moments. */
 
 #include <math.h>
 #include <stdint.h>
@@ -368,7 +368,7 @@ static inline vec choose(ints where, vec a, vec b) {
     return (vec)((where & (ints)a) | (~where & (ints)b));
 }
 
-/* exp for |x| < 87, beyond which it stays; to 2e-7. */
+/* exp for |x| < 87, beyond which it stays. */
 static inline vec exponential(vec x) {
     x = choose(x > 87, all(87), choose(x < -87, all(-87), x));
     vec shifted = x * 1.44269504f + 12582912.0f; /* rounds to a whole number of doublings */

@@ -260,7 +260,7 @@ def _convolve(
     y = x.new_empty(n, k, height, width)
     own = 0 if bias is None or bias.ndim == 1 else k
     if bias is not None:
-        bias = bias.float().expand(n, k).contiguous() if own else bias.contiguous()
+        bias = bias.float().expand((n, k) if own else (k,)).contiguous()
     if rest is not None:
         rest = rest.float().expand_as(y).contiguous()
     a, u, b, r, o = (None if t is None else t.data_ptr() for t in (x, points, bias, rest, y))
