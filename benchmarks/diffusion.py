@@ -5,11 +5,12 @@
     python benchmarks/diffusion.py --compile   # torch.compile in place of our layers; minutes
 
 Plain: an eager network, all threads on one batch of 250; for training the usual loop with
-`torch.optim.Adam`. `sads`: what `sads.train` and `sads.sample` do. The two take turns, so that
-a busy machine slows both; printed are medians over rounds and the best, and the median of the ratio
-in each round with its quartiles. Compiling comes first and is timed on its own. FLOP/s count the
-convolutions and matrix products as they are defined (a backward pass as two forward ones), however
-they are computed, and are also given as a share of the machine's matrix product, measured now.
+`torch.optim.Adam`. `sads`: what `sads.train` and `sads.sample` do, with workers that live as long
+as the run. The two take turns, so that a busy machine slows both; printed are medians over rounds
+and the best, and the median of the ratio in each round with its quartiles. Compiling comes first
+and is timed on its own. FLOP/s count the convolutions and matrix products as they are defined (a
+backward pass as two forward ones), however they are computed, and are also given as a share of the
+machine's matrix product, measured now.
 """
 
 import argparse
@@ -17,8 +18,8 @@ import copy
 import math
 import statistics
 import time
-from collections.abc import Callable
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 
 import torch
 from torch import nn
@@ -35,7 +36,6 @@ from sads.diffusion.speed import (
 from sads.diffusion.train import TrainingOptions, new_state, noised, training_steps
 
 BATCH = 250
-STAY = ExitStack()  # networks stay fast to the end
 TARGET = 1.7
 
 
@@ -43,6 +43,15 @@ def seconds(action: Callable[[], object]) -> float:
     start = time.perf_counter()
     action()
     return time.perf_counter() - start
+
+
+@contextmanager
+def threads(number: int) -> Iterator[None]:
+    """For the caller's own operations."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(number)
+    yield
+    torch.set_num_threads(before)
 
 
 def plain_training(family: sads.ScoreFamily, x: torch.Tensor) -> Callable[[], None]:
@@ -60,43 +69,33 @@ def plain_training(family: sads.ScoreFamily, x: torch.Tensor) -> Callable[[], No
     return step
 
 
-def fast_training(family: sads.ScoreFamily, x: torch.Tensor, compile: bool) -> Callable[[], float]:
-    """Returns the seconds of a step, without those to start the workers."""
-    options = TrainingOptions(iterations=10**9, batch_size=BATCH)
-    state = new_state(family, options, torch.device("cpu"))
-    shards = num_shards(family, BATCH, torch.device("cpu"))
-    with one_thread_each(shards):
-        forward = STAY.enter_context(fast_forward(state.network, family, math.inf, compile))
-
-    def step() -> float:
-        with one_thread_each(shards) as pool:
-            steps = training_steps(state, forward, family, x, options, shards, pool)
-            return seconds(lambda: next(steps))
-
-    return step
-
-
 def compare(
     what: str,
     rounds: int,
+    num_threads: int,
     num_flops: float,
-    plain: Callable[[], float],
-    fast: Callable[[], float],
+    plain: Callable[[], object],
+    fast: Callable[[], object],
+    share: float = 1,
 ) -> None:
-    """All return seconds per `num_flops`; they run once to warm up, then take turns."""
-    plain(), fast()
-    times = [(plain(), fast(), gemm_peak()) for _ in range(rounds)]
+    """They run once to warm up, then take turns; `share` is that of `num_flops` in what `fast` does."""
+    times = []
+    for _ in range(rounds + 1):
+        with threads(num_threads):
+            plain_time, peak = seconds(plain), gemm_peak()
+        times.append((plain_time, seconds(fast) * share, peak))
+    del times[0]
     ratios = sorted(row[0] / row[1] for row in times)
     low, ratio, high = (ratios[round(q * (rounds - 1))] for q in (0.25, 0.5, 0.75))
     print(f"\n{what}, {rounds} rounds")
     for name, column in (("plain", 0), ("sads", 1)):
         taken = statistics.median(row[column] for row in times)
-        share = statistics.median(num_flops / row[column] / row[2] for row in times)
+        of_peak = statistics.median(num_flops / row[column] / row[2] for row in times)
         rate = num_flops / taken / 1e9
         best = min(row[column] for row in times)
         print(
             f"  {name:6s} {taken:7.3f} s (best {best:.3f})  {rate:5.0f} GFLOP/s  "
-            f"{share:4.0%} of the GEMM peak"
+            f"{of_peak:4.0%} of the GEMM peak"
         )
     bound = statistics.median(row[0] * row[2] / num_flops for row in times)
     best = min(row[0] for row in times) / min(row[1] for row in times)
@@ -126,48 +125,51 @@ def main() -> None:
     flops = count_flops(family)
     print(f"iDDPM 1x16x16, {flops / 1e6:.1f} MFLOP per sample, {torch.get_num_threads()} threads")
 
-    x = sads.rank_one(sads.basis("dct", family.shape).vectors[17], 10_000, seed=1)
-    plain, fast = plain_training(family, x), fast_training(family, x, compile)
-    print(f"first training step, with any compiling: {fast():.0f} s", flush=True)
-    compare(
-        f"a training step at batch {BATCH}", rounds, 3 * flops * BATCH,
-        lambda: seconds(plain), fast,
-    )  # fmt: skip
-
-    network = family.build()
-    size = default_batch_size(family, torch.device("cpu"))
+    cpu = torch.device("cpu")
     workers = torch.get_num_threads()
-    repeats = math.ceil(BATCH / (size * workers))
-    time_ = torch.full((BATCH,), 500.0)
-    noise = torch.randn(BATCH, *family.shape)
-    with one_thread_each(workers):
+    shards = num_shards(family, BATCH, cpu)
+    size = default_batch_size(family, cpu)
+    with ExitStack() as stack:  # networks stay fast, and workers alive, to the end
+        pool = stack.enter_context(one_thread_each(workers))
+
+        x = sads.rank_one(sads.basis("dct", family.shape).vectors[17], 10_000, seed=1)
+        options = TrainingOptions(iterations=10**9, batch_size=BATCH)
+        state = new_state(family, options, cpu)
+        forward = stack.enter_context(fast_forward(state.network, family, math.inf, compile))
+        steps = training_steps(state, forward, family, x, options, shards, pool)
+        taken = seconds(lambda: next(steps))
+        print(f"first training step, with any compiling: {taken:.0f} s", flush=True)
+        compare(
+            f"a training step at batch {BATCH}", rounds, workers, 3 * flops * BATCH,
+            plain_training(family, x), lambda: next(steps),
+        )  # fmt: skip
+
+        network = family.build()
         start = time.perf_counter()
-        twin = copy.deepcopy(network)
-        forward = STAY.enter_context(fast_inference(twin, family, math.inf, size, compile))
+        faster = stack.enter_context(
+            fast_inference(copy.deepcopy(network), family, math.inf, size, compile)
+        )
         print(f"\nany compiling for sampling: {time.perf_counter() - start:.0f} s", flush=True)
+        repeats = math.ceil(BATCH / (size * workers))
+        noise, level = torch.randn(BATCH, *family.shape), torch.full((BATCH,), 500.0)
 
-    @torch.no_grad()
-    def several(_: int) -> None:
-        for _ in range(repeats):
-            forward(noise[:size], time_[:size])
+        @torch.no_grad()
+        def plain_sampling() -> None:
+            network(noise, level)
 
-    def plain_sampling() -> float:
-        with torch.no_grad():
-            return seconds(lambda: network(noise, time_))
+        @torch.no_grad()
+        def several(_: int) -> None:
+            for _ in range(repeats):
+                faster(noise[:size], level[:size])
 
-    def fast_sampling() -> float:
-        with one_thread_each(workers) as pool:
-            run = (
-                (lambda: several(0))
-                if pool is None
-                else lambda: list(pool.map(several, range(workers)))
-            )
-            return seconds(run) * BATCH / (repeats * size * workers)
+        def fast_sampling() -> None:
+            list((pool.map if pool else map)(several, range(workers)))
 
-    compare(
-        f"a sampling step of {BATCH} samples (sads: {workers} batches of {size} at a time)", rounds,
-        flops * BATCH, plain_sampling, fast_sampling,
-    )  # fmt: skip
+        compare(
+            f"a sampling step of {BATCH} samples (sads: {workers} batches of {size} at a time)",
+            rounds, workers, flops * BATCH, plain_sampling, fast_sampling,
+            share=BATCH / (repeats * size * workers),
+        )  # fmt: skip
 
 
 if __name__ == "__main__":
