@@ -8,12 +8,11 @@ convolutions are written in C (`kernels.c`), compiled on first use and kept in t
 import ctypes
 import functools
 import hashlib
-import math
 import os
 import platform
 import shutil
 import subprocess
-from collections.abc import Container, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -28,15 +27,8 @@ from sads.networks.unet import ResidualBlock
 
 SOURCE = Path(__file__).with_name("kernels.c")
 FLAGS = ("-O3", "-funroll-loops", "-march=native", "-std=gnu11", "-shared", "-fPIC")
-LANES = 8  # floats in a vector
+WIDE = 16  # the C code takes this many channels at a time
 FEW_CHANNELS = 4
-
-_G = torch.tensor(
-    [[6, 0, 0], [-4, -4, -4], [-4, 4, -4], [1, 2, 4], [1, -2, 4], [0, 0, 24]],
-    dtype=torch.float32,
-    device="cpu",
-)
-_TO_POINTS = torch.kron(_G / 24, _G / 24)  # of a flat 3x3 kernel, (36, 9)
 
 
 @contextmanager
@@ -72,8 +64,8 @@ def _faster(module: nn.Module) -> type[nn.Module] | None:
             return None
     if type(module) is ResidualBlock:
         return FastResidualBlock
-    if type(module) is NormSiLU and module.affine:
-        return FastNormSiLU
+    if type(module) is NormSiLU:
+        return FastNormSiLU if module.affine and module.num_channels % WIDE == 0 else None
     if (
         type(module) is not nn.Conv2d
         or not isinstance(module.weight, nn.Parameter)  # but what a hook computes
@@ -82,22 +74,25 @@ def _faster(module: nn.Module) -> type[nn.Module] | None:
         or module.padding_mode != "zeros"
     ):
         return None
+    many_inputs, many_outputs = module.in_channels % WIDE == 0, module.out_channels % WIDE == 0
     if module.kernel_size == (1, 1) and module.padding in ((0, 0), "same"):
-        return PointwiseConv2d if module.in_channels % 4 == module.out_channels % 4 == 0 else None
+        return PointwiseConv2d if many_inputs and many_outputs else None
     if module.kernel_size == (3, 3) and module.padding in ((1, 1), "same"):
-        if module.in_channels % 16 == module.out_channels % 16 == 0:
+        if many_inputs and many_outputs:
             return WinogradConv2d
+        if module.in_channels <= FEW_CHANNELS < module.out_channels:
+            return FewInputsConv2d
         if module.out_channels <= FEW_CHANNELS < module.in_channels:
             return FewOutputsConv2d
     return None
 
 
-def _suits(x: Tensor, channels: int, ndims: Container[int] = (4,)) -> bool:
+def _suits(x: Tensor, channels: int) -> bool:
     """Whether C code may read this input; PyTorch knows what to say of others."""
     return (
         x.dtype == torch.float32
         and x.device.type == "cpu"
-        and x.ndim in ndims
+        and x.ndim == 4
         and x.shape[1] == channels
         and x.numel() > 0
     )
@@ -107,7 +102,7 @@ class PointwiseConv2d(nn.Conv2d):
     """1x1: a matrix product over channels."""
 
     def _conv_forward(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-        if not _suits(x, self.in_channels) or math.prod(x.shape[2:]) % (2 * LANES):
+        if not _suits(x, self.in_channels):
             return super()._conv_forward(x, weight, bias)
         return _Pointwise.apply(x, weight, bias)
 
@@ -116,34 +111,41 @@ class _Pointwise(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         ctx.save_for_backward(x, weight)
-        return _mix_channels(x, weight.flatten(1), bias)
+        return _mix_channels(x, weight.flatten(1).T.contiguous(), bias)
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         x, weight = ctx.saved_tensors
         if torch.is_grad_enabled():
             return _differentiable_gradients(ctx, x, weight, gradient)
-        x, gradient = x.contiguous(), gradient.contiguous()
         of_x = of_weight = of_bias = None
         if ctx.needs_input_grad[0]:
-            of_x = _mix_channels(gradient, weight.flatten(1).T)
+            of_x = _mix_channels(gradient, weight.flatten(1).contiguous())
         if ctx.needs_input_grad[1]:
             of_weight = torch.zeros_like(weight)
-            n, c, pixels = _sizes(x)
-            pointers = _pointers((x, gradient, of_weight))
-            library().mix_gradient(*pointers, n, c, len(weight), pixels)
+            (x, step_x), (g, step_g) = _pixels(x), _pixels(gradient)
+            pointers = (g.data_ptr(), step_g, x.data_ptr(), step_x, of_weight.data_ptr())
+            library().accumulate(*pointers, _num_pixels(x), len(weight), x.shape[1])
         if ctx.needs_input_grad[2]:
             of_bias = gradient.sum((0, 2, 3))
         return of_x, of_weight, of_bias
 
 
 def _mix_channels(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-    x, weight = x.contiguous(), weight.contiguous()
-    n, c, pixels = _sizes(x)
-    y = x.new_empty(n, len(weight), *x.shape[2:])
-    a, w, b, o = (None if t is None else t.data_ptr() for t in (x, weight, bias, y))
-    library().mix_channels(a, w, b, o, n, c, len(weight), pixels)
+    """`x` (N, C, H, W) times `weight` (C, K)."""
+    c, k = weight.shape
+    x, step = _pixels(x)
+    y = _empty_image(x, k)
+    pointers = (x.data_ptr(), step, weight.data_ptr(), _pointer(bias), y.data_ptr())
+    library().multiply(*pointers, _num_pixels(x), c, k)
     return y
+
+
+class FewInputsConv2d(nn.Conv2d):
+    """3x3 from a few channels."""
+
+    def _conv_forward(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        return _images(super()._conv_forward(x, weight, bias))
 
 
 class FewOutputsConv2d(nn.Conv2d):
@@ -221,13 +223,10 @@ class _Winograd(torch.autograd.Function):
         if torch.is_grad_enabled():
             of_x, of_weight, _ = _differentiable_gradients(ctx, x, weight, gradient)
             return of_x, of_weight, of_bias, of_rest
-        x, gradient = x.contiguous(), gradient.contiguous()
         if ctx.needs_input_grad[0]:
             of_x = _convolve(gradient, at_points(weight, adjoint=True))
         if ctx.needs_input_grad[1]:
-            points = _weight_gradient(x, gradient)  # (36, C, K)
-            of_weight = (_TO_POINTS.T @ points.flatten(1)).unflatten(1, points.shape[1:])
-            of_weight = of_weight.permute(2, 1, 0).contiguous().view(weight.shape)
+            of_weight = _weight_gradient(x, gradient)
         return of_x, of_weight, of_bias, of_rest
 
 
@@ -253,34 +252,35 @@ def at_points(weight: Tensor, adjoint: bool = False) -> Tensor:
 def _convolve(
     x: Tensor, points: Tensor, bias: Tensor | None = None, rest: Tensor | None = None
 ) -> Tensor:
-    x, k = x.contiguous(), points.shape[2]
-    n, c, height, width = x.shape
-    if c != points.shape[1]:
-        raise RuntimeError(f"expected {points.shape[1]} channels, got {c}")
-    y = x.new_empty(n, k, height, width)
+    c, k = points.shape[1:]
+    if c != x.shape[1]:
+        raise RuntimeError(f"expected {c} channels, got {x.shape[1]}")
+    x, step = _pixels(x)
+    y = _empty_image(x, k)
     own = 0 if bias is None or bias.ndim == 1 else k
     if bias is not None:
-        bias = bias.float().expand((n, k) if own else (k,)).contiguous()
+        bias = bias.float().expand((len(x), k) if own else (k,)).contiguous()
     if rest is not None:
-        rest = rest.float().expand_as(y).contiguous()
-    a, u, b, r, o = (None if t is None else t.data_ptr() for t in (x, points, bias, rest, y))
-    if library().convolve(a, u, b, own, r, o, n, c, k, height, width):
+        rest = _images(rest.float().expand_as(y))
+    pointers = (points.data_ptr(), _pointer(bias), own, _pointer(rest), y.data_ptr())
+    if library().convolve(x.data_ptr(), step, *pointers, len(x), c, k, *x.shape[2:]):
         raise MemoryError(f"there is no memory for a convolution of {tuple(x.shape)}")
     return y
 
 
 def _weight_gradient(x: Tensor, gradient: Tensor) -> Tensor:
+    (x, step_x), (g, step_g) = _pixels(x), _pixels(gradient)
     n, c, height, width = x.shape
-    points = x.new_zeros(len(_TO_POINTS), c, gradient.shape[1])
-    pointers = (x.data_ptr(), gradient.data_ptr(), points.data_ptr())
-    if library().weight_gradient(*pointers, n, c, gradient.shape[1], height, width):
+    of_weight = x.new_empty(g.shape[1], c, 3, 3)
+    pointers = (x.data_ptr(), step_x, g.data_ptr(), step_g, of_weight.data_ptr())
+    if library().weight_gradient(*pointers, n, c, g.shape[1], height, width):
         raise MemoryError(f"there is no memory for the gradient of a convolution of {x.shape}")
-    return points
+    return of_weight
 
 
 class FastNormSiLU(NormSiLU):
     def forward(self, x: Tensor) -> Tensor:
-        if not _suits(x, self.num_channels, (3, 4, 5)) or math.prod(x.shape[2:]) % LANES:
+        if not _suits(x, self.num_channels):
             return super().forward(x)
         return _NormSiLU.apply(x, self.weight, self.bias, self.num_groups, self.eps)
 
@@ -290,37 +290,65 @@ class _NormSiLU(torch.autograd.Function):
     def forward(
         ctx: Any, x: Tensor, weight: Tensor, bias: Tensor, num_groups: int, eps: float
     ) -> Tensor:
-        ctx.save_for_backward(x, weight, bias, moments := x.new_empty(len(x), num_groups, 2))
-        ctx.eps = eps
-        x = x.contiguous()
+        ctx.save_for_backward(x, weight, bias, moments := x.new_empty(len(x), 2, x.shape[1]))
+        ctx.num_groups, ctx.eps = num_groups, eps
+        x = _images(x)
         y = torch.empty_like(x)
-        tensors = (x, weight, bias, y, moments)
-        library().norm_silu(*_pointers(tensors), *_sizes(x), num_groups, eps)
+        pointers = (t.data_ptr() for t in (x, weight, bias, y, moments))
+        library().norm_silu(*pointers, *_sizes(x), num_groups, eps)
         return y
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         x, weight, bias, moments = ctx.saved_tensors
         if torch.is_grad_enabled():  # as in _differentiable_gradients
-            y = F.silu(F.group_norm(x, moments.shape[1], weight, bias, ctx.eps))
+            y = F.silu(F.group_norm(x, ctx.num_groups, weight, bias, ctx.eps))
             wanted = [t for t in (x, weight, bias) if t.requires_grad]
             found = iter(torch.autograd.grad(y, wanted, gradient, create_graph=True))
             gradients = (next(found) if t.requires_grad else None for t in (x, weight, bias))
             return *gradients, None, None
-        x = x.contiguous()
+        x, gradient = _images(x), _images(gradient)
         of_x = torch.empty_like(x)
         of_weight, of_bias = torch.zeros_like(weight), torch.zeros_like(bias)
-        tensors = (gradient.contiguous(), x, weight, bias, moments, of_x, of_weight, of_bias)
-        library().norm_silu_gradient(*_pointers(tensors), *_sizes(x), moments.shape[1])
+        tensors = (gradient, x, weight, bias, moments, of_x, of_weight, of_bias)
+        pointers = (t.data_ptr() for t in tensors)
+        if library().norm_silu_gradient(*pointers, *_sizes(x), ctx.num_groups):
+            raise MemoryError(f"there is no memory for the gradient of {tuple(x.shape)}")
         return of_x, of_weight, of_bias, None, None
 
 
-def _pointers(tensors: tuple[Tensor, ...]) -> list[int]:
-    return [tensor.data_ptr() for tensor in tensors]
+def _images(x: Tensor) -> Tensor:
+    """(N, C, H, W) with channels last in memory."""
+    return x.contiguous(memory_format=torch.channels_last)
+
+
+def _empty_image(x: Tensor, channels: int) -> Tensor:
+    shape = (x.shape[0], channels, *x.shape[2:])
+    return torch.empty(shape, dtype=x.dtype, memory_format=torch.channels_last)
+
+
+def _pixels(x: Tensor) -> tuple[Tensor, int]:
+    """`x` with a pixel's channels side by side, and how far apart pixels are.
+
+    They are further apart in a part of the channels, such as the gradient of a concatenation.
+    """
+    _, c, height, width = x.shape
+    step = x.stride(3)
+    if step >= c and x.stride() == (height * width * step, 1, width * step, step):
+        return x, step
+    return _images(x), c
+
+
+def _num_pixels(x: Tensor) -> int:
+    return x.shape[0] * x.shape[2] * x.shape[3]
 
 
 def _sizes(x: Tensor) -> tuple[int, int, int]:
-    return x.shape[0], x.shape[1], math.prod(x.shape[2:])
+    return x.shape[0], x.shape[2] * x.shape[3], x.shape[1]
+
+
+def _pointer(x: Tensor | None) -> int | None:
+    return None if x is None else x.data_ptr()
 
 
 @functools.cache
@@ -333,14 +361,14 @@ def library() -> ctypes.CDLL:
     except OSError:  # it is not there, or damaged
         _compile(path)
         loaded = ctypes.CDLL(str(path))
-    pointer, size = ctypes.c_void_p, ctypes.c_int64
-    loaded.kernel_points.argtypes = [pointer, pointer, size, size, ctypes.c_int]
-    loaded.convolve.argtypes = [*[pointer] * 3, size, pointer, pointer, *[size] * 5]
-    loaded.weight_gradient.argtypes = [*[pointer] * 3, *[size] * 5]
-    loaded.norm_silu.argtypes = [*[pointer] * 5, *[size] * 4, ctypes.c_float]
-    loaded.norm_silu_gradient.argtypes = [*[pointer] * 8, *[size] * 4]
-    loaded.mix_channels.argtypes = [*[pointer] * 4, *[size] * 4]
-    loaded.mix_gradient.argtypes = [*[pointer] * 3, *[size] * 4]
+    p, n = ctypes.c_void_p, ctypes.c_int64
+    loaded.multiply.argtypes = [p, n, p, p, p, n, n, n]
+    loaded.accumulate.argtypes = [p, n, p, n, p, n, n, n]
+    loaded.kernel_points.argtypes = [p, p, n, n, ctypes.c_int]
+    loaded.convolve.argtypes = [p, n, p, p, n, p, p, n, n, n, n, n]
+    loaded.weight_gradient.argtypes = [p, n, p, n, p, n, n, n, n, n]
+    loaded.norm_silu.argtypes = [*[p] * 5, n, n, n, n, ctypes.c_float]
+    loaded.norm_silu_gradient.argtypes = [*[p] * 8, n, n, n, n]
     return loaded
 
 

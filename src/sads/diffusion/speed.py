@@ -71,7 +71,7 @@ def fast_forward(
     if _worth_compiling(network, family, evaluations, compile):
         yield torch.compile(network, dynamic=False)  # type: ignore[misc]
         return
-    with _for_one_core(network, frozen=False):
+    with _for_one_core(network, family, frozen=False):
         yield network
 
 
@@ -92,7 +92,7 @@ def fast_inference(
     Its weights must not change in the block. Entered where it will run, like `fast_forward`.
     """
     if not _worth_compiling(network, family, evaluations, compile):
-        with _for_one_core(network, frozen=True):
+        with _for_one_core(network, family, frozen=True):
             yield network
         return
     device = _device(network)
@@ -106,14 +106,25 @@ def fast_inference(
 
 
 @contextmanager
-def _for_one_core(network: nn.Module, frozen: bool) -> Iterator[None]:
+def _for_one_core(network: nn.Module, family: ScoreFamily, frozen: bool) -> Iterator[None]:
     with ExitStack() as stack:
         if torch.get_num_threads() == 1:  # PyTorch's layers use them all, ours only one
             try:
+                _try_fast_layers(family)
                 stack.enter_context(fast_layers(network, frozen=frozen))
             except (OSError, RuntimeError, OutputError) as error:
                 say_once(f"our faster layers do not work here ({_reason(error)}); using PyTorch's")
         yield
+
+
+def _try_fast_layers(family: ScoreFamily) -> None:
+    """Raises what a network raises that wants its images in the usual order in memory."""
+    with torch.random.fork_rng(devices=[]), torch.enable_grad():
+        network = family.build()
+        with fast_layers(network):
+            y = network(torch.zeros(2, *family.shape), torch.zeros(2))
+            if y.requires_grad:
+                y.sum().backward()
 
 
 def _worth_compiling(
