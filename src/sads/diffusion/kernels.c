@@ -17,7 +17,9 @@
 #include <math.h>
 #include <stdint.h>
 #include <stdlib.h>
-#include <string.h>
+#ifdef __AVX__
+#include <immintrin.h>
+#endif
 
 typedef float vec __attribute__((vector_size(32), aligned(4), may_alias));
 typedef int32_t ints __attribute__((vector_size(32), aligned(4), may_alias));
@@ -300,13 +302,20 @@ int weight_gradient(const float *x, size step_x, const float *g, size step_g, fl
 
 /* ----------------------------------------------------------------------- normalisation and SiLU */
 
-static inline vec choose(ints where, vec a, vec b) {
-    return (vec)((where & (ints)a) | (~where & (ints)b));
+/* x, or the bound that it is beyond; NaN stays. */
+static inline vec clamp(vec x, float bound) {
+#ifdef __AVX__
+    return (vec)_mm256_max_ps((__m256)all(-bound), _mm256_min_ps((__m256)all(bound), (__m256)x));
+#else
+    ints above = x > bound, below = x < -bound;
+    return (vec)((above & (ints)all(bound)) | (below & (ints)all(-bound)) |
+                 (~above & ~below & (ints)x));
+#endif
 }
 
 /* exp for |x| < 87, beyond which it stays. */
 static inline vec exponential(vec x) {
-    x = choose(x > 87, all(87), choose(x < -87, all(-87), x));
+    x = clamp(x, 87);
     vec shifted = x * 1.44269504f + 12582912.0f; /* rounds to a whole number of doublings */
     vec doublings = shifted - 12582912.0f;
     vec r = x - doublings * 0.693359375f + doublings * 2.12194440e-4f;
@@ -339,33 +348,41 @@ void norm_silu(const float *x, const float *weight, const float *bias, float *y,
     float count = in_group * pixels;
     for (size e = 0; e < n; e++, x += length, y += length, moments += 2 * channels) {
         float *mean = moments, *scale = moments + channels;
-        for (size c = 0; c < channels; c += LANES) {
-            vec sum = {0};
+        for (size c = 0; c < channels; c += WIDE) {
+            vec sum[2] = {{0}};
             for (size i = c; i < length;) { /* a sum of short sums has smaller rounding errors */
-                vec part = {0};
+                vec part[2] = {{0}};
                 size stop = min(length, i + BLOCK * channels);
-                for (; i < stop; i += channels) part += load(x + i);
-                sum += part;
+                for (; i < stop; i += channels)
+                    for (int s = 0; s < 2; s++) part[s] += load(x + i + s * LANES);
+                for (int s = 0; s < 2; s++) sum[s] += part[s];
             }
-            store(mean + c, sum);
+            for (int s = 0; s < 2; s++) store(mean + c + s * LANES, sum[s]);
         }
         share_in_groups(mean, channels, in_group, count);
-        for (size c = 0; c < channels; c += LANES) {
-            vec sum = {0}, centre = load(mean + c);
-            for (size i = c; i < length; i += channels) {
-                vec d = load(x + i) - centre;
-                sum += d * d;
-            }
-            store(scale + c, sum);
+        for (size c = 0; c < channels; c += WIDE) {
+            vec sum[2] = {{0}}, centre[2] = {load(mean + c), load(mean + c + LANES)};
+            for (size i = c; i < length; i += channels)
+                for (int s = 0; s < 2; s++) {
+                    vec d = load(x + i + s * LANES) - centre[s];
+                    sum[s] += d * d;
+                }
+            for (int s = 0; s < 2; s++) store(scale + c + s * LANES, sum[s]);
         }
         share_in_groups(scale, channels, in_group, count);
         for (size c = 0; c < channels; c++) scale[c] = 1 / sqrtf(scale[c] + epsilon);
-        for (size c = 0; c < channels; c += LANES) {
-            vec a = load(scale + c) * load(weight + c), b = load(bias + c) - load(mean + c) * a;
-            for (size i = c; i < length; i += channels) {
-                vec z = a * load(x + i) + b;
-                store(y + i, z * sigmoid(z));
+        for (size c = 0; c < channels; c += WIDE) {
+            vec a[2], b[2];
+            for (int s = 0; s < 2; s++) {
+                size at = c + s * LANES;
+                a[s] = load(scale + at) * load(weight + at);
+                b[s] = load(bias + at) - load(mean + at) * a[s];
             }
+            for (size i = c; i < length; i += channels)
+                for (int s = 0; s < 2; s++) {
+                    vec z = a[s] * load(x + i + s * LANES) + b[s];
+                    store(y + i + s * LANES, z * sigmoid(z));
+                }
         }
     }
 }
