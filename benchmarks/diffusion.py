@@ -78,7 +78,7 @@ def compare(
     fast: Callable[[], object],
     share: float = 1,
 ) -> None:
-    """They run once to warm up, then take turns; `share` is that of `num_flops` in what `fast` does."""
+    """They run once to warm up, then take turns; `num_flops` are a `share` of what `fast` does."""
     times = []
     for _ in range(rounds + 1):
         with threads(num_threads):
