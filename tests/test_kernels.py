@@ -168,17 +168,19 @@ SMALL = [
     nn.Conv2d(16, 1, 3, padding=1),
     NormSiLU(4, 16),
 ]
+FROM_FEW = nn.Conv2d(3, 16, 3, padding=1)
 
 
 @pytest.mark.parametrize("kind", ["channels", "dtype", "one image", "empty"])
-@pytest.mark.parametrize("layer", SMALL, ids=str)
+@pytest.mark.parametrize("layer", [*SMALL, FROM_FEW], ids=str)
 def test_other_inputs_get_pytorch_s_answer(kind, layer):
     """C code would read past the end of memory, or take doubles for floats."""
+    c = 3 if layer is FROM_FEW else 16
     x = {
         "channels": torch.randn(2, 8, 8, 8),
-        "dtype": torch.randn(2, 16, 8, 8).double(),
-        "one image": torch.randn(16, 16, 8),
-        "empty": torch.randn(2, 16, 0, 8),
+        "dtype": torch.randn(2, c, 8, 8).double(),
+        "one image": torch.randn(c, 16, 8),
+        "empty": torch.randn(2, c, 0, 8),
     }[kind]
     try:
         expected = layer(x)

@@ -3,6 +3,7 @@
 `fast_layers` puts them into any network for a while. 3x3 convolutions use Winograd's algorithm,
 with a quarter of the multiplications, and normalisation takes SiLU along in one pass; these and 1x1
 convolutions are written in C (`kernels.c`), compiled on first use and kept in the user's cache.
+Their images have channels last in memory (`torch.channels_last`), whatever they are given.
 """
 
 import ctypes
@@ -142,10 +143,11 @@ def _mix_channels(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tens
 
 
 class FewInputsConv2d(nn.Conv2d):
-    """3x3 from a few channels."""
+    """3x3 from a few channels: PyTorch's, but with the output as the other layers want it."""
 
     def _conv_forward(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-        return _images(super()._conv_forward(x, weight, bias))
+        y = super()._conv_forward(x, weight, bias)
+        return _images(y) if y.ndim == 4 else y
 
 
 class FewOutputsConv2d(nn.Conv2d):
@@ -324,7 +326,7 @@ def _images(x: Tensor) -> Tensor:
 
 def _empty_image(x: Tensor, channels: int) -> Tensor:
     shape = (x.shape[0], channels, *x.shape[2:])
-    return torch.empty(shape, dtype=x.dtype, memory_format=torch.channels_last)
+    return torch.empty(shape, dtype=x.dtype, device=x.device, memory_format=torch.channels_last)
 
 
 def _pixels(x: Tensor) -> tuple[Tensor, int]:
