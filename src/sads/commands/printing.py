@@ -1,6 +1,7 @@
 """What commands show: tables, notes and progress."""
 
 import math
+import os
 import shlex
 import sys
 import warnings
@@ -13,7 +14,9 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
-console = Console()
+# Files and pipes have no width; a table's columns should fit all the same.
+_width = None if sys.stdout.isatty() or "COLUMNS" in os.environ else 120
+console = Console(width=_width)
 messages = Console(stderr=True)
 
 Update = Callable[[int, int, float], None]

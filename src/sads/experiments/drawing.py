@@ -156,7 +156,7 @@ def plot_rotated_samples(
     side = 8
     with plt.rc_context(STYLE):
         figure, axes = plt.subplots(
-            1, len(samples), figsize=(3.1 * len(samples), 4.3), squeeze=False, layout="constrained"
+            1, len(samples), figsize=(3.1 * len(samples), 4.05), squeeze=False, layout="constrained"
         )
         for place, row, images in zip(axes[0], rows, samples.values(), strict=True):
             place.imshow(_grid(images[: side * side], side), cmap="gray", vmin=0, vmax=1)
@@ -217,6 +217,9 @@ def plot_distance_along_training(panel: str, rows: Sequence[Mapping[str, Any]]) 
                 label=f"{kind}, $\\alpha$ = {points[0]['alpha']:.3g}",
             )  # fmt: skip
         axes.set(xscale="log", yscale="log", xlabel="updates", ylabel="SW$_2$ (mean ± s.e.)")
+        stages = sorted({row["updates"] for row in rows})
+        axes.set_xticks(stages, [f"{stage:,}" for stage in stages])
+        axes.set_xticks([], minor=True)
         axes.legend(frameon=False, fontsize=7.5, bbox_to_anchor=(1, 1), loc="upper left")
         axes.set_title(f"{panel}, {rows[0]['seeds']} seeds", fontsize=10)
     return figure
@@ -230,7 +233,7 @@ def _grid(images: Tensor, side: int) -> np.ndarray:
     shown = (0.5 + images / 2).clamp(0, 1)
     channels, height, width = shown.shape[1:]
     count = -(-len(shown) // side)
-    canvas = torch.ones(channels, count * (height + 1) - 1, side * (width + 1) - 1)
+    canvas = torch.full((channels, count * (height + 1) - 1, side * (width + 1) - 1), 0.7)
     for i, image in enumerate(shown):
         y, x = (i // side) * (height + 1), (i % side) * (width + 1)
         canvas[:, y : y + height, x : x + width] = image

@@ -171,6 +171,9 @@ def practical_numbers(
     notes = [f"{panel}: the identity has SW2 {target:.3g} after {updates[-1]:,} updates; {text}"]
     if random := [kind for kind in kinds if kind.startswith("random")]:
         for stage, count in enumerate(updates):
+            if least[stage] >= identity[stage]:
+                notes.append(f"{panel}, {count:,} updates: the minimising rotation gains nothing")
+                continue
             share, error = share_of_gain(done, seeds, random, stage)
             spread = "" if math.isnan(error) else f" ± {error:.1g}"
             notes.append(
