@@ -12,7 +12,6 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 
 import torch
-import torch._inductor.config as inductor
 from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
@@ -97,6 +96,8 @@ def fast_inference(
         return
     device = _device(network)
     compiled = torch.compile(network, dynamic=False)
+    import torch._inductor.config as inductor  # slow to import
+
     with torch.no_grad(), inductor.patch(freezing=device.type == "cpu"):
         compiled(
             torch.zeros(batch_size, *family.shape, device=device),

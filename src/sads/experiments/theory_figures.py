@@ -11,7 +11,7 @@ from dataclasses import replace
 
 import numpy as np
 import torch
-from scipy import stats
+from scipy import special
 from torch import Tensor
 from torch.nn.functional import normalize
 
@@ -232,8 +232,10 @@ def judge_bound(bounds: Tensor, errors: Tensor, num_batches: int, steep: Tensor)
     """
     tail = (1 - CONFIDENCE) / (2 * len(bounds))
     num, count = len(steep), steep.sum(dim=0).numpy()
-    upper = np.where(count < num, stats.beta.isf(tail, count + 1, np.maximum(num - count, 1)), 1.0)
-    lower = bounds.numpy() - stats.t.isf(tail, num_batches - 1) * errors.numpy()
+    upper = np.where(
+        count < num, special.betainccinv(count + 1, np.maximum(num - count, 1), tail), 1.0
+    )
+    lower = bounds.numpy() - special.stdtrit(num_batches - 1, 1 - tail) * errors.numpy()
     margin = bounds.numpy() - count / num
     interval = Interval(
         float(margin.min()), float((lower - upper).min()), math.inf, CONFIDENCE, num

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import ArrayLike
-from scipy import stats
+from scipy import special
 
 SUPPORTED, NOT_SUPPORTED, NOT_TESTED = "supported", "not supported", "not tested at this scale"
 CONFIDENCE = 0.95
@@ -53,7 +53,7 @@ def rank_correlation(x: ArrayLike, rows: Iterable[ArrayLike]) -> Interval:
     A row is one seed: seeds are what was repeated independently, points of a row are not. The
     interval is cut at one.
     """
-    values = np.array([stats.spearmanr(x, row).statistic for row in rows], dtype=float)
+    values = np.array([_spearman(x, row) for row in rows])
     if not len(values) or not np.isfinite(values).all():  # to leave a seed out would be to choose
         return Interval(math.nan, math.nan, math.nan, CONFIDENCE, len(values))
     return mean_interval(values, -1.0, 1.0)
@@ -66,7 +66,7 @@ def mean_interval(values: ArrayLike, least: float = -math.inf, most: float = mat
     if len(array) < MIN_SEEDS:
         return Interval(mean, math.nan, math.nan, CONFIDENCE, len(array))
     error = float(array.std(ddof=1)) / math.sqrt(len(array))
-    reach = error * float(stats.t.ppf((1 + CONFIDENCE) / 2, len(array) - 1))
+    reach = error * float(special.stdtrit(len(array) - 1, (1 + CONFIDENCE) / 2))
     return Interval(mean, max(least, mean - reach), min(most, mean + reach), CONFIDENCE, len(array))
 
 
@@ -97,7 +97,7 @@ def paired_difference(first: ArrayLike, second: ArrayLike) -> Paired:
         return Paired(Interval(median, math.nan, math.nan, CONFIDENCE, num), positive, num)
 
     def coverage(k: int) -> float:
-        return 1 - 2 * float(stats.binom.cdf(k - 1, num, 0.5))
+        return 1 - 2 * float(special.bdtr(k - 1, num, 0.5))
 
     k = max([1, *(k for k in range(1, num // 2 + 1) if coverage(k) >= CONFIDENCE)])
     interval = Interval(
@@ -134,10 +134,15 @@ def correlation_over_elements(x: ArrayLike, y: ArrayLike, seed: int = 0) -> Inte
     draws = []
     for _ in range(2000):
         chosen = generator.integers(len(a), size=len(a))
-        draws.append(stats.spearmanr(a[chosen], b[chosen]).statistic)
+        draws.append(_spearman(a[chosen], b[chosen]))
     low, high = np.nanquantile(draws, [(1 - CONFIDENCE) / 2, (1 + CONFIDENCE) / 2])
-    value = float(stats.spearmanr(a, b).statistic)
-    return Interval(value, float(low), float(high), CONFIDENCE, len(a))
+    return Interval(_spearman(a, b), float(low), float(high), CONFIDENCE, len(a))
+
+
+def _spearman(x: ArrayLike, y: ArrayLike) -> float:
+    from scipy import stats  # slow to import
+
+    return float(stats.spearmanr(x, y).statistic)
 
 
 def mean_and_error(values: ArrayLike) -> tuple[float, float]:
