@@ -50,8 +50,10 @@ def threads(number: int) -> Iterator[None]:
     """For the caller's own operations."""
     before = torch.get_num_threads()
     torch.set_num_threads(number)
-    yield
-    torch.set_num_threads(before)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 def plain_training(family: sads.ScoreFamily, x: torch.Tensor) -> Callable[[], None]:

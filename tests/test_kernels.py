@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 from torch import nn
+from torch.func import functional_call
 
 import sads
 from sads.diffusion import kernels, speed
@@ -18,7 +19,6 @@ from sads.diffusion.kernels import (
     FastResidualBlock,
     FewInputsConv2d,
     FewOutputsConv2d,
-    PointwiseConv2d,
     WinogradConv2d,
     fast_layers,
 )
@@ -33,8 +33,7 @@ LAYERS = [
     (WinogradConv2d, nn.Conv2d(16, 16, 3, padding=1), (70, 16, 4, 4)),
     (WinogradConv2d, nn.Conv2d(16, 16, 3, padding=1), (1, 16, 1, 2)),
     (WinogradConv2d, nn.Conv2d(16, 32, 3, padding=1), (2, 16, 33, 56)),
-    (PointwiseConv2d, nn.Conv2d(64, 32, 1), (3, 64, 8, 6)),
-    (PointwiseConv2d, nn.Conv2d(16, 48, 1, bias=False), (3, 16, 5, 5)),
+    (WinogradConv2d, nn.Conv2d(16, 256, 3, padding=1), (2, 16, 4, 4)),  # few tiles: PyTorch's
     (FewInputsConv2d, nn.Conv2d(1, 32, 3, padding=1), (4, 1, 16, 16)),
     (FewInputsConv2d, nn.Conv2d(3, 20, 3, padding=1, bias=False), (4, 3, 7, 9)),
     (FewOutputsConv2d, nn.Conv2d(32, 1, 3, padding=1), (4, 32, 16, 16)),
@@ -50,11 +49,10 @@ SAME = [
     nn.Conv2d(32, 32, 3, padding=1, padding_mode="circular"),
     nn.Conv2d(32, 32, 3),
     nn.Conv2d(32, 40, 3, padding=1),
-    nn.Conv2d(32, 6, 1),
-    nn.Conv2d(12, 16, 1),
+    nn.Conv2d(32, 32, 1),
     nn.Conv2d(32, 32, 3, padding=1).double(),
     nn.Conv1d(32, 32, 3, padding=1),
-    nn.GroupNorm(4, 32),
+    nn.BatchNorm2d(32),
     NormSiLU(4, 32, affine=False),
     NormSiLU(4, 24),
 ]
@@ -105,10 +103,42 @@ def test_residual_blocks_are_equal_too():
             assert equal(block(x, times), exact)
     with fast_layers(block), pytest.raises(RuntimeError):
         block(x, time[:2])
-    block.conv1.register_forward_hook(lambda module, inputs, y: 2 * y)
-    exact = block(x, time)
+
+
+def returns_half(module, inputs, y):
+    return y.bfloat16()
+
+
+def doubles(module, inputs, y):
+    return 2 * y
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda block: block.conv1.register_forward_hook(doubles),
+        lambda block: setattr(block.conv1, "forward", lambda x: 2 * x[:, :32]),
+        lambda block: block.conv1.register_parameter("bias", None),
+        lambda block: setattr(block, "conv2", nn.Conv2d(32, 32, 3, padding=1, bias=False)),
+        lambda block: setattr(block, "skip", nn.Conv2d(64, 1, 1)),
+    ],
+    ids=["hook", "own forward", "no first bias", "no second bias", "skip that broadcasts"],
+)
+def test_residual_blocks_that_somebody_changed(change):
+    block, x, time = ResidualBlock(2, 64, 32, 8), torch.randn(3, 64, 8, 8), torch.randn(3, 8)
+    change(block)
+    expected = block(x, time)
     with fast_layers(block):
-        assert equal(block(x, time), exact), "hooks are called"
+        assert equal(block(x, time), expected)
+
+
+def test_a_hook_that_changes_the_type_gets_pytorch_s_answer():
+    block, x, time = ResidualBlock(2, 64, 32, 8), torch.randn(3, 64, 8, 8), torch.randn(3, 8)
+    block.norm1.register_forward_hook(returns_half)
+    with torch.autocast("cpu"), torch.no_grad():
+        expected = block(x, time).float()
+        with fast_layers(block):
+            assert equal(block(x, time).float(), expected, 1e-2)
 
 
 @pytest.mark.parametrize("layer", [layer for _, layer, shape in LAYERS if len(shape) == 4], ids=str)
@@ -164,7 +194,6 @@ def test_silu_of_what_is_large_or_not_finite():
 
 SMALL = [
     nn.Conv2d(16, 16, 3, padding=1),
-    nn.Conv2d(16, 16, 1),
     nn.Conv2d(16, 1, 3, padding=1),
     NormSiLU(4, 16),
 ]
@@ -210,11 +239,49 @@ def test_networks_that_differentiate_in_their_forward_pass(layer, frozen):
             assert equal(mine, theirs, 1e-4)
 
 
-def test_weights_that_are_views_stay_with_pytorch():
-    layer = nn.Conv2d(16, 16, 1)
-    layer.weight = nn.Parameter(torch.randn(16, 16).T[:, :, None, None])
-    with fast_layers(layer):
+@pytest.mark.parametrize("change", ["view", "cut"])
+def test_other_weights_stay_with_pytorch(change):
+    layer = nn.Conv2d(32, 32, 3, padding=1)
+    weight = layer.weight.detach()
+    layer.weight = nn.Parameter(weight.transpose(0, 1) if change == "view" else weight[:20])
+    with fast_layers(layer, frozen=True):
         assert type(layer) is nn.Conv2d
+
+
+@pytest.mark.parametrize("frozen", [False, True])
+def test_weights_that_are_replaced_for_a_call(frozen):
+    layer, x = nn.Conv2d(16, 16, 3, padding=1), torch.randn(2, 16, 8, 8)
+    for other in (
+        {"weight": 2 * layer.weight},
+        {"bias": torch.randn(1).expand(16)},
+        {"weight": layer.weight[:5], "bias": torch.randn(5)},
+    ):
+        expected = functional_call(layer, other, x)
+        with torch.no_grad(), fast_layers(layer, frozen=frozen):
+            assert equal(functional_call(layer, other, x), expected)
+    with fast_layers(layer), pytest.raises(RuntimeError):
+        functional_call(layer, {"bias": torch.zeros(1)}, x)
+
+
+def test_group_normalisation_of_what_needs_no_gradient():
+    """PyTorch 2.13 crashes there if channels come last."""
+    network = nn.Sequential(nn.Conv2d(16, 16, 3, padding=1), nn.GroupNorm(4, 16))
+    network[0].requires_grad_(False)
+    for size in (8, 1):
+        x = torch.randn(32, 16, size, size)
+        expected = torch.autograd.grad(network(x).square().sum(), network[1].parameters())
+        with fast_layers(network):
+            mine = torch.autograd.grad(network(x).square().sum(), network[1].parameters())
+        assert all(map(equal, mine, expected))
+
+
+class WithTime(nn.Module):
+    def __init__(self, layer):
+        super().__init__()
+        self.layer = layer
+
+    def forward(self, x, t):
+        return self.layer(x)
 
 
 class Flattens(nn.Module):
@@ -228,22 +295,48 @@ class Flattens(nn.Module):
         return self.linear(self.conv(x).view(len(x), -1)).view(x.shape)
 
 
-def test_networks_that_want_channels_first_keep_pytorch_s_layers(monkeypatch):
+class DrawsNumbers(nn.Module):
+    """In the order of memory."""
+
+    def __init__(self):
+        super().__init__()
+        self.conv = nn.Conv2d(16, 16, 3, padding=1)
+
+    def forward(self, x, t):
+        return nn.functional.dropout(self.conv(x), training=self.training)
+
+
+@pytest.mark.parametrize(("kind", "reason"), [(Flattens, "view"), (DrawsNumbers, "something else")])
+def test_networks_that_want_channels_first_keep_pytorch_s_layers(kind, reason, monkeypatch):
     monkeypatch.setattr(speed, "_said", set())
-    family = sads.family(Flattens, (16, 4, 4))
+    family = sads.family(kind, (16, 4, 4))
     network = family.build()
     with (
-        pytest.warns(UserWarning, match="view.*using PyTorch's"),
+        pytest.warns(UserWarning, match=f"{reason}.*using PyTorch's"),
         speed.fast_forward(network, family, 1) as forward,
     ):
         assert type(forward.conv) is nn.Conv2d
 
 
-def test_normalisation_of_what_is_far_from_zero():
-    layer, x = NormSiLU(32, 32), torch.randn(2, 32, 64, 64) + 100
-    exact = copy.deepcopy(layer).double()(x.double())
+def test_trying_the_layers_leaves_no_trace():
+    shared = nn.Conv2d(16, 16, 3, padding=1)
+    family = sads.family(lambda: WithTime(shared), (16, 8, 8))
+    state = torch.get_rng_state()
+    with speed.fast_forward(shared, family, 1):
+        assert type(shared) is WinogradConv2d
+    assert torch.equal(torch.get_rng_state(), state)
+    assert shared.weight.grad is None
+
+
+@pytest.mark.parametrize(("size", "mean", "tolerance"), [(64, 100, 1e-4), (512, 0, 1e-5)])
+def test_normalisation_of_large_numbers_and_images(size, mean, tolerance):
+    layer, x = NormSiLU(16, 16), torch.randn(1, 16, size, size) + mean
+    direction = torch.randn_like(x)
+    exact = values_and_gradients(copy.deepcopy(layer).double(), x.double(), direction.double())
     with fast_layers(layer):
-        assert equal(layer(x), exact, 1e-4)
+        ours = values_and_gradients(layer, x, direction)
+    for mine, theirs in zip(ours, exact, strict=True):
+        assert equal(mine, theirs, tolerance)
 
 
 def test_a_network_trains_the_same_way():

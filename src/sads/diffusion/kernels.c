@@ -10,8 +10,6 @@
    product over channels for each, instead of 16 x 9 multiplications. `BLOCK` tiles at a time go
    through all three stages while they are in the cache.
 
-   1x1 convolutions: matrix products over channels.
-
    Group normalisation followed by SiLU, in one pass over the data after those for the moments. */
 
 #include <math.h>
@@ -32,64 +30,51 @@ static inline void store(float *p, vec v) { *(vec *)p = v; }
 static inline vec all(float x) { return x - (vec){0}; }
 static inline size min(size a, size b) { return a < b ? a : b; }
 
-/* ---------------------------------------------------------------------------- matrix products */
-
 /* `count` rows of `multiply`, 16 columns. */
-static inline void multiply_rows(const float *restrict a, size step, const float *restrict b,
-                                 const float *bias, float *restrict c, size inner, size cols,
-                                 const int count) {
-    vec sum[ROWS][2];
-    for (int r = 0; r < count; r++)
-        for (int s = 0; s < 2; s++) sum[r][s] = bias ? load(bias + s * LANES) : (vec){0};
+static inline void multiply_rows(const float *restrict a, const float *restrict b,
+                                 float *restrict c, size inner, size cols, const int count) {
+    vec sum[ROWS][2] = {{{0}}};
     for (size l = 0; l < inner; l++) {
         vec b0 = load(b + l * cols), b1 = load(b + l * cols + LANES);
         for (int r = 0; r < count; r++) {
-            sum[r][0] += a[r * step + l] * b0;
-            sum[r][1] += a[r * step + l] * b1;
+            sum[r][0] += a[r * inner + l] * b0;
+            sum[r][1] += a[r * inner + l] * b1;
         }
     }
     for (int r = 0; r < count; r++)
         for (int s = 0; s < 2; s++) store(c + r * cols + s * LANES, sum[r][s]);
 }
 
-/* c = a b + bias (unless that is NULL), with a (rows, inner), rows `step` apart, b (inner, cols). */
-void multiply(const float *a, size step, const float *b, const float *bias, float *c, size rows,
-              size inner, size cols) {
+/* c = a b, with a (rows, inner) and b (inner, cols). */
+static void multiply(const float *a, const float *b, float *c, size rows, size inner, size cols) {
     for (size j = 0; j < cols; j += WIDE) {
-        const float *shift = bias ? bias + j : NULL;
         size i = 0;
         for (; i + ROWS <= rows; i += ROWS)
-            multiply_rows(a + i * step, step, b + j, shift, c + i * cols + j, inner, cols, ROWS);
+            multiply_rows(a + i * inner, b + j, c + i * cols + j, inner, cols, ROWS);
         for (; i < rows; i++)
-            multiply_rows(a + i * step, step, b + j, shift, c + i * cols + j, inner, cols, 1);
+            multiply_rows(a + i * inner, b + j, c + i * cols + j, inner, cols, 1);
     }
 }
 
 /* c += a^T b, with a (rows, inner) and b (rows, cols). */
-void accumulate(const float *restrict a, size step_a, const float *restrict b, size step_b,
-                float *restrict c, size rows, size inner, size cols) {
-    while (rows > 0) {
-        size count = min(rows, 2 * BLOCK); /* that stay in the cache */
-        for (size j = 0; j < cols; j += WIDE)
-            for (size i = 0; i < inner; i += ROWS) {
-                vec sum[ROWS][2];
-                for (int r = 0; r < ROWS; r++)
-                    for (int s = 0; s < 2; s++) sum[r][s] = load(c + (i + r) * cols + j + s * LANES);
-                for (size l = 0; l < count; l++) {
-                    vec b0 = load(b + l * step_b + j), b1 = load(b + l * step_b + j + LANES);
-                    for (int r = 0; r < ROWS; r++) {
-                        sum[r][0] += a[l * step_a + i + r] * b0;
-                        sum[r][1] += a[l * step_a + i + r] * b1;
-                    }
+static void accumulate(const float *restrict a, const float *restrict b, float *restrict c,
+                       size rows, size inner, size cols) {
+    for (size j = 0; j < cols; j += WIDE)
+        for (size i = 0; i < inner; i += ROWS) {
+            vec sum[ROWS][2];
+            for (int r = 0; r < ROWS; r++)
+                for (int s = 0; s < 2; s++) sum[r][s] = load(c + (i + r) * cols + j + s * LANES);
+            for (size l = 0; l < rows; l++) {
+                vec b0 = load(b + l * cols + j), b1 = load(b + l * cols + j + LANES);
+                for (int r = 0; r < ROWS; r++) {
+                    sum[r][0] += a[l * inner + i + r] * b0;
+                    sum[r][1] += a[l * inner + i + r] * b1;
                 }
-                for (int r = 0; r < ROWS; r++)
-                    for (int s = 0; s < 2; s++) store(c + (i + r) * cols + j + s * LANES, sum[r][s]);
             }
-        rows -= count, a += count * step_a, b += count * step_b;
-    }
+            for (int r = 0; r < ROWS; r++)
+                for (int s = 0; s < 2; s++) store(c + (i + r) * cols + j + s * LANES, sum[r][s]);
+        }
 }
-
-/* ----------------------------------------------------------------------------- 3x3 convolutions */
 
 /* Floats of one point of a block; no power of two, or all points would share their cache lines. */
 static size plane(size channels) { return BLOCK * channels + WIDE; }
@@ -145,14 +130,34 @@ static inline void points_to_kernel(const vec *m, vec *o, int step) {
     o[2 * step] = 4 * sum2 - sum + m[5];
 }
 
-/* Where the pixels of a square are, from (i, j) on; those outside the image are at `zeros`. */
-static void find_pixels(const float *image, size step, size height, size width, size i, size j,
-                        int edge, const float *zeros, const float **pixels) {
+/* n images of pixels that are `step` floats apart. */
+typedef struct {
+    const float *pixels;
+    size step, height, width;
+} Images;
+
+/* A tile: its image, and where its 4x4 outputs begin. */
+typedef struct {
+    size image, row, column;
+} Tile;
+
+static size tiles_of(size height, size width) { return ((height + 3) / 4) * ((width + 3) / 4); }
+
+static Tile tile_at(size index, size height, size width) {
+    size wide = (width + 3) / 4, in_image = index % tiles_of(height, width);
+    return (Tile){index / tiles_of(height, width), 4 * (in_image / wide), 4 * (in_image % wide)};
+}
+
+/* Where the pixels of a square are that begins `border` before the tile's outputs; those outside
+   the image are at `zeros`. */
+static void find_pixels(Images x, Tile tile, int edge, int border, const float *zeros,
+                        const float **pixels) {
+    const float *image = x.pixels + tile.image * x.height * x.width * x.step;
     for (int a = 0; a < edge; a++)
         for (int b = 0; b < edge; b++) {
-            size y = i + a, x = j + b;
-            int inside = y >= 0 && y < height && x >= 0 && x < width;
-            pixels[edge * a + b] = inside ? image + (y * width + x) * step : zeros;
+            size i = tile.row + a - border, j = tile.column + b - border;
+            int inside = i >= 0 && i < x.height && j >= 0 && j < x.width;
+            pixels[edge * a + b] = inside ? image + (i * x.width + j) * x.step : zeros;
         }
 }
 
@@ -239,31 +244,31 @@ static void kernel_gradient(const float *du, float *dw, size k, size c) {
 }
 
 /* y (n, h, w, k) = convolution of x (n, h, w, c), with the weights at the points, u (36, c, k),
-   plus a bias and the rest of y, like y, unless these are NULL. The bias is (k), or (n, k) if `own`
-   is k. Returns 1 if there is no memory. */
-int convolve(const float *x, size step, const float *u, const float *bias, size own,
+   plus a bias and the rest of y, like y, unless these are NULL. The biases of samples are
+   `bias_step` apart: k, or 0 if they share one. Returns 1 if there is no memory. */
+int convolve(const float *x, size step, const float *u, const float *bias, size bias_step,
              const float *rest, float *y, size n, size c, size k, size height, size width) {
-    size wide = (width + 3) / 4, tiles = (height + 3) / 4 * wide;
+    Images images = {x, step, height, width};
+    size tiles = n * tiles_of(height, width);
     float *zeros = calloc(c, sizeof(float));
     float *v = malloc(POINTS * plane(c) * sizeof(float));
     float *m = malloc(POINTS * plane(k) * sizeof(float));
     int failed = !zeros || !v || !m;
-    for (size start = 0; start < n * tiles && !failed; start += BLOCK) {
-        size count = min(BLOCK, n * tiles - start);
+    for (size start = 0; start < tiles && !failed; start += BLOCK) {
+        size count = min(BLOCK, tiles - start);
         for (size t = 0; t < count; t++) {
-            size e = (start + t) / tiles, i = (start + t) % tiles / wide, j = (start + t) % wide;
             const float *pixels[POINTS];
-            find_pixels(x + e * height * width * step, step, height, width, 4 * i - 1, 4 * j - 1,
-                        6, zeros, pixels);
+            find_pixels(images, tile_at(start + t, height, width), 6, 1, zeros, pixels);
             transform_tile(pixels, c, v + t * c);
         }
         for (int p = 0; p < POINTS; p++)
-            multiply(v + p * plane(c), c, u + p * c * k, NULL, m + p * plane(k), count, c, k);
+            multiply(v + p * plane(c), u + p * c * k, m + p * plane(k), count, c, k);
         for (size t = 0; t < count; t++) {
-            size e = (start + t) / tiles, i = (start + t) % tiles / wide, j = (start + t) % wide;
-            size at = ((e * height + 4 * i) * width + 4 * j) * k;
-            transform_back(m + t * k, k, bias ? bias + e * own : NULL, rest ? rest + at : NULL,
-                           y + at, width * k, min(4, height - 4 * i), min(4, width - 4 * j));
+            Tile tile = tile_at(start + t, height, width);
+            size at = ((tile.image * height + tile.row) * width + tile.column) * k;
+            transform_back(m + t * k, k, bias ? bias + tile.image * bias_step : NULL,
+                           rest ? rest + at : NULL, y + at, width * k, min(4, height - tile.row),
+                           min(4, width - tile.column));
         }
     }
     free(zeros), free(v), free(m);
@@ -274,33 +279,30 @@ int convolve(const float *x, size step, const float *u, const float *bias, size 
    memory. */
 int weight_gradient(const float *x, size step_x, const float *g, size step_g, float *dw, size n,
                     size c, size k, size height, size width) {
-    size wide = (width + 3) / 4, tiles = (height + 3) / 4 * wide;
+    Images images = {x, step_x, height, width}, gradients = {g, step_g, height, width};
+    size tiles = n * tiles_of(height, width);
     float *zeros = calloc(c + k, sizeof(float));
     float *v = malloc(POINTS * plane(c) * sizeof(float));
     float *m = malloc(POINTS * plane(k) * sizeof(float));
     float *du = calloc(POINTS * c * k, sizeof(float));
     int failed = !zeros || !v || !m || !du;
-    for (size start = 0; start < n * tiles && !failed; start += BLOCK) {
-        size count = min(BLOCK, n * tiles - start);
+    for (size start = 0; start < tiles && !failed; start += BLOCK) {
+        size count = min(BLOCK, tiles - start);
         for (size t = 0; t < count; t++) {
-            size e = (start + t) / tiles, i = (start + t) % tiles / wide, j = (start + t) % wide;
+            Tile tile = tile_at(start + t, height, width);
             const float *pixels[POINTS];
-            find_pixels(x + e * height * width * step_x, step_x, height, width, 4 * i - 1,
-                        4 * j - 1, 6, zeros, pixels);
+            find_pixels(images, tile, 6, 1, zeros, pixels);
             transform_tile(pixels, c, v + t * c);
-            find_pixels(g + e * height * width * step_g, step_g, height, width, 4 * i, 4 * j, 4,
-                        zeros, pixels);
+            find_pixels(gradients, tile, 4, 0, zeros, pixels);
             transform_gradient(pixels, k, m + t * k);
         }
         for (int p = 0; p < POINTS; p++)
-            accumulate(v + p * plane(c), c, m + p * plane(k), k, du + p * c * k, count, c, k);
+            accumulate(v + p * plane(c), m + p * plane(k), du + p * c * k, count, c, k);
     }
     if (!failed) kernel_gradient(du, dw, k, c);
     free(zeros), free(v), free(m), free(du);
     return failed;
 }
-
-/* ----------------------------------------------------------------------- normalisation and SiLU */
 
 /* x, or the bound that it is beyond; NaN stays. */
 static inline vec clamp(vec x, float bound) {
@@ -331,8 +333,8 @@ static inline vec exponential(vec x) {
 
 static inline vec sigmoid(vec z) { return 1 / (1 + exponential(-z)); }
 
-/* The mean of `in_group` numbers at a time, divided by `count` instead, in place of each. */
-static void share_in_groups(float *sums, size channels, size in_group, float count) {
+/* Replaces each number by the sum of its group over `count`. */
+static void average_in_groups(float *sums, size channels, size in_group, float count) {
     for (size c = 0; c < channels; c += in_group) {
         float sum = 0;
         for (size i = 0; i < in_group; i++) sum += sums[c + i];
@@ -350,7 +352,7 @@ void norm_silu(const float *x, const float *weight, const float *bias, float *y,
         float *mean = moments, *scale = moments + channels;
         for (size c = 0; c < channels; c += WIDE) {
             vec sum[2] = {{0}};
-            for (size i = c; i < length;) { /* a sum of short sums has smaller rounding errors */
+            for (size i = c; i < length;) { /* short sums first: rounding errors stay small */
                 vec part[2] = {{0}};
                 size stop = min(length, i + BLOCK * channels);
                 for (; i < stop; i += channels)
@@ -359,17 +361,22 @@ void norm_silu(const float *x, const float *weight, const float *bias, float *y,
             }
             for (int s = 0; s < 2; s++) store(mean + c + s * LANES, sum[s]);
         }
-        share_in_groups(mean, channels, in_group, count);
+        average_in_groups(mean, channels, in_group, count);
         for (size c = 0; c < channels; c += WIDE) {
             vec sum[2] = {{0}}, centre[2] = {load(mean + c), load(mean + c + LANES)};
-            for (size i = c; i < length; i += channels)
-                for (int s = 0; s < 2; s++) {
-                    vec d = load(x + i + s * LANES) - centre[s];
-                    sum[s] += d * d;
-                }
+            for (size i = c; i < length;) {
+                vec part[2] = {{0}};
+                size stop = min(length, i + BLOCK * channels);
+                for (; i < stop; i += channels)
+                    for (int s = 0; s < 2; s++) {
+                        vec d = load(x + i + s * LANES) - centre[s];
+                        part[s] += d * d;
+                    }
+                for (int s = 0; s < 2; s++) sum[s] += part[s];
+            }
             for (int s = 0; s < 2; s++) store(scale + c + s * LANES, sum[s]);
         }
-        share_in_groups(scale, channels, in_group, count);
+        average_in_groups(scale, channels, in_group, count);
         for (size c = 0; c < channels; c++) scale[c] = 1 / sqrtf(scale[c] + epsilon);
         for (size c = 0; c < channels; c += WIDE) {
             vec a[2], b[2];
@@ -402,18 +409,23 @@ int norm_silu_gradient(const float *dy, const float *x, const float *weight, con
         for (size c = 0; c < channels; c += LANES) {
             vec centre = load(mean + c), factor = load(scale + c), w = load(weight + c);
             vec shift = load(bias + c), sum = {0}, with_x = {0};
-            for (size i = c; i < length; i += channels) {
-                vec normal = (load(x + i) - centre) * factor, z = w * normal + shift;
-                vec s = sigmoid(z), dz = load(dy + i) * s * (1 + z * (1 - s));
-                sum += dz;
-                with_x += dz * normal;
-                store(dx + i, dz);
+            for (size i = c; i < length;) {
+                vec part = {0}, part_with_x = {0};
+                size stop = min(length, i + BLOCK * channels);
+                for (; i < stop; i += channels) {
+                    vec normal = (load(x + i) - centre) * factor, z = w * normal + shift;
+                    vec s = sigmoid(z), dz = load(dy + i) * s * (1 + z * (1 - s));
+                    part += dz;
+                    part_with_x += dz * normal;
+                    store(dx + i, dz);
+                }
+                sum += part, with_x += part_with_x;
             }
             store(db + c, load(db + c) + sum), store(dw + c, load(dw + c) + with_x);
             store(along_one + c, w * sum), store(along_x + c, w * with_x);
         }
-        share_in_groups(along_one, channels, in_group, count);
-        share_in_groups(along_x, channels, in_group, count);
+        average_in_groups(along_one, channels, in_group, count);
+        average_in_groups(along_x, channels, in_group, count);
         for (size c = 0; c < channels; c += LANES) {
             vec centre = load(mean + c), factor = load(scale + c), w = load(weight + c);
             vec constant = load(along_one + c), slope = load(along_x + c);

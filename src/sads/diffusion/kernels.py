@@ -1,14 +1,15 @@
 """Layers that are faster on one CPU core than PyTorch's, and equal up to rounding.
 
 `fast_layers` puts them into any network for a while. 3x3 convolutions use Winograd's algorithm,
-with a quarter of the multiplications, and normalisation takes SiLU along in one pass; these and 1x1
-convolutions are written in C (`kernels.c`), compiled on first use and kept in the user's cache.
-Their images have channels last in memory (`torch.channels_last`), whatever they are given.
+with a quarter of the multiplications, and normalisation takes SiLU along in one pass; both are
+written in C (`kernels.c`), compiled on first use and kept in the user's cache. Their images have
+channels last in memory (`torch.channels_last`), whatever they are given.
 """
 
 import ctypes
 import functools
 import hashlib
+import math
 import os
 import platform
 import shutil
@@ -16,11 +17,12 @@ import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeGuard
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.nn.modules.module import _has_any_global_hook
 
 from sads.files import replacing
 from sads.networks.layers import NormSiLU
@@ -30,6 +32,7 @@ SOURCE = Path(__file__).with_name("kernels.c")
 FLAGS = ("-O3", "-funroll-loops", "-march=native", "-std=gnu11", "-shared", "-fPIC")
 WIDE = 16  # the C code takes this many channels at a time
 FEW_CHANNELS = 4
+TILES = 4  # with fewer tiles than channels / 4, PyTorch's convolutions are faster
 
 
 @contextmanager
@@ -42,27 +45,26 @@ def fast_layers(network: nn.Module, *, frozen: bool = False) -> Iterator[None]:
         frozen: the parameters will not change in the block.
     """
     chosen = [(m, type(m), new) for m in network.modules() if (new := _faster(m)) is not None]
-    if chosen:
+    if any(new is not LayoutGroupNorm for _, _, new in chosen):
         library()
     try:
         for module, _, new in chosen:
             module.__class__ = new
             if frozen and isinstance(module, WinogradConv2d):
-                module.points = at_points(module.weight.detach())
+                module.frozen = module.weight, at_points(module.weight.detach())
         yield
     finally:
         for module, old, _ in chosen:
             module.__class__ = old
-            module.__dict__.pop("points", None)
+            module.__dict__.pop("frozen", None)
 
 
 def _faster(module: nn.Module) -> type[nn.Module] | None:
     """What a layer can be replaced by."""
-    for parameter in module.parameters(recurse=False):
-        if parameter.device.type != "cpu" or parameter.dtype != torch.float32:
-            return None
-        if not parameter.is_contiguous():
-            return None
+    if type(module) is nn.GroupNorm:
+        return LayoutGroupNorm
+    if not all(map(_is_plain, module.parameters(recurse=False))):
+        return None
     if type(module) is ResidualBlock:
         return FastResidualBlock
     if type(module) is NormSiLU:
@@ -73,73 +75,37 @@ def _faster(module: nn.Module) -> type[nn.Module] | None:
         or not module.stride == module.dilation == (1, 1)
         or module.groups > 1
         or module.padding_mode != "zeros"
+        or module.padding not in ((1, 1), "same")
+        or module.weight.shape != (module.out_channels, module.in_channels, 3, 3)
     ):
         return None
-    many_inputs, many_outputs = module.in_channels % WIDE == 0, module.out_channels % WIDE == 0
-    if module.kernel_size == (1, 1) and module.padding in ((0, 0), "same"):
-        return PointwiseConv2d if many_inputs and many_outputs else None
-    if module.kernel_size == (3, 3) and module.padding in ((1, 1), "same"):
-        if many_inputs and many_outputs:
-            return WinogradConv2d
-        if module.in_channels <= FEW_CHANNELS < module.out_channels:
-            return FewInputsConv2d
-        if module.out_channels <= FEW_CHANNELS < module.in_channels:
-            return FewOutputsConv2d
+    if module.in_channels % WIDE == module.out_channels % WIDE == 0:
+        return WinogradConv2d
+    if module.in_channels <= FEW_CHANNELS < module.out_channels:
+        return FewInputsConv2d
+    if module.out_channels <= FEW_CHANNELS < module.in_channels:
+        return FewOutputsConv2d
     return None
 
 
-def _suits(x: Tensor, channels: int) -> bool:
-    """Whether C code may read this input; PyTorch knows what to say of others."""
+def _is_plain(x: Tensor) -> bool:
+    return x.dtype == torch.float32 and x.device.type == "cpu" and x.is_contiguous()
+
+
+def _suits(
+    x: Tensor, channels: int, shape: tuple[int, ...], weight: Tensor, bias: Tensor | None
+) -> bool:
+    """Whether C code may read these, with weights of this shape; PyTorch knows what else to do."""
     return (
         x.dtype == torch.float32
         and x.device.type == "cpu"
         and x.ndim == 4
         and x.shape[1] == channels
         and x.numel() > 0
+        and weight.shape == shape
+        and _is_plain(weight)
+        and (bias is None or (bias.shape == shape[:1] and _is_plain(bias)))
     )
-
-
-class PointwiseConv2d(nn.Conv2d):
-    """1x1: a matrix product over channels."""
-
-    def _conv_forward(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-        if not _suits(x, self.in_channels):
-            return super()._conv_forward(x, weight, bias)
-        return _Pointwise.apply(x, weight, bias)
-
-
-class _Pointwise(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-        ctx.save_for_backward(x, weight)
-        return _mix_channels(x, weight.flatten(1).T.contiguous(), bias)
-
-    @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
-        x, weight = ctx.saved_tensors
-        if torch.is_grad_enabled():
-            return _differentiable_gradients(ctx, x, weight, gradient)
-        of_x = of_weight = of_bias = None
-        if ctx.needs_input_grad[0]:
-            of_x = _mix_channels(gradient, weight.flatten(1).contiguous())
-        if ctx.needs_input_grad[1]:
-            of_weight = torch.zeros_like(weight)
-            (x, step_x), (g, step_g) = _pixels(x), _pixels(gradient)
-            pointers = (g.data_ptr(), step_g, x.data_ptr(), step_x, of_weight.data_ptr())
-            library().accumulate(*pointers, _num_pixels(x), len(weight), x.shape[1])
-        if ctx.needs_input_grad[2]:
-            of_bias = gradient.sum((0, 2, 3))
-        return of_x, of_weight, of_bias
-
-
-def _mix_channels(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-    """`x` (N, C, H, W) times `weight` (C, K)."""
-    c, k = weight.shape
-    x, step = _pixels(x)
-    y = _empty_image(x, k)
-    pointers = (x.data_ptr(), step, weight.data_ptr(), _pointer(bias), y.data_ptr())
-    library().multiply(*pointers, _num_pixels(x), c, k)
-    return y
 
 
 class FewInputsConv2d(nn.Conv2d):
@@ -154,7 +120,8 @@ class FewOutputsConv2d(nn.Conv2d):
     """3x3 to a few channels: a matrix product over channels first, then the sum of nine shifts."""
 
     def _conv_forward(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-        if not _suits(x, self.in_channels):
+        shape = (self.out_channels, self.in_channels, 3, 3)
+        if not _suits(x, self.in_channels, shape, weight, bias):
             return super()._conv_forward(x, weight, bias)
         weight = weight.flip(2, 3).permute(0, 2, 3, 1).flatten(0, 2)  # (K 9, C)
         shifts = torch.bmm(weight.expand(len(x), -1, -1), x.flatten(2))
@@ -165,19 +132,33 @@ class FewOutputsConv2d(nn.Conv2d):
 class WinogradConv2d(nn.Conv2d):
     """3x3 with many channels."""
 
-    points: Tensor | None = None  # the weights at the points, if they are frozen
+    frozen: tuple[Tensor, Tensor] | None = None  # weights that stay, and these at the points
 
     def _conv_forward(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-        if not _suits(x, self.in_channels):
-            return super()._conv_forward(x, weight, bias)
         return self.convolve(x, weight, bias)
 
     def convolve(
-        self, x: Tensor, weight: Tensor, bias: Tensor | None, rest: Tensor | None = None
+        self,
+        x: Tensor,
+        weight: Tensor,
+        bias: Tensor | None,
+        shift: Tensor | None = None,
+        rest: Tensor | None = None,
     ) -> Tensor:
-        """The convolution plus a bias (K), or one for every sample (N, K), plus `rest`."""
-        if self.points is not None and weight is self.weight and not torch.is_grad_enabled():
-            return _convolve(x, self.points, bias, rest)
+        """The convolution, plus `shift` (N, K), a number for every sample, plus `rest` (like y)."""
+        shape = (self.out_channels, self.in_channels, 3, 3)
+        if not (
+            _suits(x, self.in_channels, shape, weight, bias)
+            and TILES * _num_tiles(x) >= max(self.in_channels, self.out_channels)
+        ):
+            y = super()._conv_forward(x, weight, bias)
+            y = _images(y) if y.ndim == 4 else y
+            y = y if shift is None else y + shift[:, :, None, None]
+            return y if rest is None else y + rest
+        if shift is not None:
+            bias = shift if bias is None else shift + bias
+        if self.frozen and weight is self.frozen[0] and not torch.is_grad_enabled():
+            return _convolve(x, self.frozen[1], bias, rest)
         return _Winograd.apply(x, weight, bias, rest)
 
 
@@ -186,24 +167,23 @@ class FastResidualBlock(ResidualBlock):
 
     def forward(self, x: Tensor, time: Tensor) -> Tensor:
         first, second = self.conv1, self.conv2
-        if (
-            not (isinstance(first, WinogradConv2d) and isinstance(second, WinogradConv2d))
-            or _has_hooks(first)
-            or _has_hooks(second)
-            or not _suits(x, first.in_channels)
-        ):
+        if not (_is_winograd(first) and _is_winograd(second)):
             return super().forward(x, time)
-        shift = self.time(F.silu(time)) + first.bias
-        h = first.convolve(self.norm1(x), first.weight, shift)
-        return second.convolve(self.norm2(h), second.weight, second.bias, self.skip(x))
+        shift = self.time(F.silu(time))
+        h = first.convolve(self.norm1(x), first.weight, first.bias, shift=shift)
+        return second.convolve(self.norm2(h), second.weight, second.bias, rest=self.skip(x))
 
 
-def _has_hooks(module: nn.Module) -> bool:
-    return bool(
-        module._forward_hooks
-        or module._forward_pre_hooks
-        or module._backward_hooks
-        or module._backward_pre_hooks
+def _is_winograd(module: nn.Module) -> TypeGuard[WinogradConv2d]:
+    """And nobody wants to know when it is called, or has changed what it does."""
+    return (
+        isinstance(module, WinogradConv2d)
+        and "forward" not in vars(module)
+        and not module._forward_hooks
+        and not module._forward_pre_hooks
+        and not module._backward_hooks
+        and not module._backward_pre_hooks
+        and not _has_any_global_hook()
     )
 
 
@@ -222,8 +202,11 @@ class _Winograd(torch.autograd.Function):
         of_x = of_weight = None
         of_bias = gradient.sum(ctx.axes) if ctx.needs_input_grad[2] else None
         of_rest = gradient if ctx.needs_input_grad[3] else None
-        if torch.is_grad_enabled():
-            of_x, of_weight, _ = _differentiable_gradients(ctx, x, weight, gradient)
+        if torch.is_grad_enabled():  # a network differentiates in its forward pass
+            of_x, of_weight, _ = torch.ops.aten.convolution_backward(
+                gradient, x, weight, None, [1, 1], [1, 1], [1, 1], False, [0, 0], 1,
+                [*ctx.needs_input_grad[:2], False],
+            )  # fmt: skip
             return of_x, of_weight, of_bias, of_rest
         if ctx.needs_input_grad[0]:
             of_x = _convolve(gradient, at_points(weight, adjoint=True))
@@ -232,21 +215,10 @@ class _Winograd(torch.autograd.Function):
         return of_x, of_weight, of_bias, of_rest
 
 
-def _differentiable_gradients(
-    ctx: Any, x: Tensor, weight: Tensor, gradient: Tensor
-) -> tuple[Tensor | None, ...]:
-    """For networks that differentiate in their forward pass; ours have no second derivatives."""
-    padding = [weight.shape[2] // 2] * 2
-    return torch.ops.aten.convolution_backward(
-        gradient, x, weight, [len(weight)], [1, 1], padding, [1, 1], False, [0, 0], 1,
-        list(ctx.needs_input_grad[:3]),
-    )  # fmt: skip
-
-
 def at_points(weight: Tensor, adjoint: bool = False) -> Tensor:
     """`G w G^T`, (36, C, K), of kernels (K, C, 3, 3); of the adjoint convolution (36, K, C)."""
     k, c = weight.shape[:2]
-    weight, points = weight.contiguous(), weight.new_empty(36, *((k, c) if adjoint else (c, k)))
+    points = weight.new_empty(36, *((k, c) if adjoint else (c, k)))
     library().kernel_points(weight.data_ptr(), points.data_ptr(), k, c, adjoint)
     return points
 
@@ -254,18 +226,19 @@ def at_points(weight: Tensor, adjoint: bool = False) -> Tensor:
 def _convolve(
     x: Tensor, points: Tensor, bias: Tensor | None = None, rest: Tensor | None = None
 ) -> Tensor:
+    """Bias (K), or one for every sample (N, K)."""
     c, k = points.shape[1:]
-    if c != x.shape[1]:
-        raise RuntimeError(f"expected {c} channels, got {x.shape[1]}")
     x, step = _pixels(x)
-    y = _empty_image(x, k)
-    own = 0 if bias is None or bias.ndim == 1 else k
+    shape = (x.shape[0], k, *x.shape[2:])
+    y = torch.empty(shape, dtype=x.dtype, device=x.device, memory_format=torch.channels_last)
+    bias_step = 0 if bias is None or bias.ndim == 1 else k
     if bias is not None:
-        bias = bias.float().expand((len(x), k) if own else (k,)).contiguous()
+        bias = bias.float().expand((len(x), k) if bias_step else (k,)).contiguous()
     if rest is not None:
         rest = _images(rest.float().expand_as(y))
-    pointers = (points.data_ptr(), _pointer(bias), own, _pointer(rest), y.data_ptr())
-    if library().convolve(x.data_ptr(), step, *pointers, len(x), c, k, *x.shape[2:]):
+    u, b, r, o = (None if t is None else t.data_ptr() for t in (points, bias, rest, y))
+    sizes = (len(x), c, k, *x.shape[2:])
+    if library().convolve(x.data_ptr(), step, u, b, bias_step, r, o, *sizes):
         raise MemoryError(f"there is no memory for a convolution of {tuple(x.shape)}")
     return y
 
@@ -282,7 +255,7 @@ def _weight_gradient(x: Tensor, gradient: Tensor) -> Tensor:
 
 class FastNormSiLU(NormSiLU):
     def forward(self, x: Tensor) -> Tensor:
-        if not _suits(x, self.num_channels):
+        if not _suits(x, self.num_channels, (self.num_channels,), self.weight, self.bias):
             return super().forward(x)
         return _NormSiLU.apply(x, self.weight, self.bias, self.num_groups, self.eps)
 
@@ -292,7 +265,8 @@ class _NormSiLU(torch.autograd.Function):
     def forward(
         ctx: Any, x: Tensor, weight: Tensor, bias: Tensor, num_groups: int, eps: float
     ) -> Tensor:
-        ctx.save_for_backward(x, weight, bias, moments := x.new_empty(len(x), 2, x.shape[1]))
+        moments = x.new_empty(len(x), 2, x.shape[1])
+        ctx.save_for_backward(x, weight, bias, moments)
         ctx.num_groups, ctx.eps = num_groups, eps
         x = _images(x)
         y = torch.empty_like(x)
@@ -303,7 +277,7 @@ class _NormSiLU(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         x, weight, bias, moments = ctx.saved_tensors
-        if torch.is_grad_enabled():  # as in _differentiable_gradients
+        if torch.is_grad_enabled():  # a network differentiates in its forward pass
             y = F.silu(F.group_norm(x, ctx.num_groups, weight, bias, ctx.eps))
             wanted = [t for t in (x, weight, bias) if t.requires_grad]
             found = iter(torch.autograd.grad(y, wanted, gradient, create_graph=True))
@@ -319,14 +293,18 @@ class _NormSiLU(torch.autograd.Function):
         return of_x, of_weight, of_bias, None, None
 
 
+class LayoutGroupNorm(nn.GroupNorm):
+    """PyTorch's gradient of the weights crashes if the input has channels last and needs none."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        if torch.is_grad_enabled() and not x.requires_grad:
+            x = x.clone(memory_format=torch.contiguous_format)
+        return super().forward(x)
+
+
 def _images(x: Tensor) -> Tensor:
     """(N, C, H, W) with channels last in memory."""
     return x.contiguous(memory_format=torch.channels_last)
-
-
-def _empty_image(x: Tensor, channels: int) -> Tensor:
-    shape = (x.shape[0], channels, *x.shape[2:])
-    return torch.empty(shape, dtype=x.dtype, device=x.device, memory_format=torch.channels_last)
 
 
 def _pixels(x: Tensor) -> tuple[Tensor, int]:
@@ -341,16 +319,13 @@ def _pixels(x: Tensor) -> tuple[Tensor, int]:
     return _images(x), c
 
 
-def _num_pixels(x: Tensor) -> int:
-    return x.shape[0] * x.shape[2] * x.shape[3]
-
-
 def _sizes(x: Tensor) -> tuple[int, int, int]:
+    """Of samples, pixels and channels."""
     return x.shape[0], x.shape[2] * x.shape[3], x.shape[1]
 
 
-def _pointer(x: Tensor | None) -> int | None:
-    return None if x is None else x.data_ptr()
+def _num_tiles(x: Tensor) -> int:
+    return len(x) * math.ceil(x.shape[2] / 4) * math.ceil(x.shape[3] / 4)
 
 
 @functools.cache
@@ -364,8 +339,6 @@ def library() -> ctypes.CDLL:
         _compile(path)
         loaded = ctypes.CDLL(str(path))
     p, n = ctypes.c_void_p, ctypes.c_int64
-    loaded.multiply.argtypes = [p, n, p, p, p, n, n, n]
-    loaded.accumulate.argtypes = [p, n, p, n, p, n, n, n]
     loaded.kernel_points.argtypes = [p, p, n, n, ctypes.c_int]
     loaded.convolve.argtypes = [p, n, p, p, n, p, p, n, n, n, n, n]
     loaded.weight_gradient.argtypes = [p, n, p, n, p, n, n, n, n, n]

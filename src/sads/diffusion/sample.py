@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from sads.diffusion.model import ScoreModel, noise_from_output
-from sads.diffusion.speed import count_flops, fast_inference, one_thread_each
+from sads.diffusion.speed import count_flops, fast_inference, is_compiled, one_thread_each
 from sads.errors import InvalidArgumentError
 from sads.family import ScoreFamily
 from sads.geometry.estimate import usable_device
@@ -154,7 +154,8 @@ def sample(
 
     def walk(start: int) -> Tensor:
         """One batch, from noise to samples."""
-        streams = [_generator(seed, b) for b in range(start // BLOCK, (start + size) // BLOCK)]
+        last = start + size if is_compiled(forward) else min(start + size, num_samples)
+        streams = [_generator(seed, b) for b in range(start // BLOCK, math.ceil(last / BLOCK))]
 
         def noise() -> Tensor:
             draws = [torch.randn(BLOCK, *model.family.shape, generator=g) for g in streams]

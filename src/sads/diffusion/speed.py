@@ -5,6 +5,7 @@ of its own in sampling, with layers that are made for one core. Long jobs on oth
 `torch.compile`. What this gains is measured by `benchmarks/diffusion.py`.
 """
 
+import copy
 import itertools
 import warnings
 from collections.abc import Iterator
@@ -16,7 +17,6 @@ from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from sads.diffusion.kernels import fast_layers
-from sads.errors import OutputError
 from sads.family import ScoreFamily
 
 SHARD_FLOPS = 5e8  # of a core's part of a batch: below this, a batch is not worth sharing out
@@ -109,23 +109,36 @@ def fast_inference(
 @contextmanager
 def _for_one_core(network: nn.Module, family: ScoreFamily, frozen: bool) -> Iterator[None]:
     with ExitStack() as stack:
-        if torch.get_num_threads() == 1:  # PyTorch's layers use them all, ours only one
+        # PyTorch's layers use all threads, ours only one.
+        if torch.get_num_threads() == 1 and _device(network).type == "cpu":
             try:
-                _try_fast_layers(family)
+                _try_fast_layers(family, frozen)
                 stack.enter_context(fast_layers(network, frozen=frozen))
-            except (OSError, RuntimeError, OutputError) as error:
+            except Exception as error:
                 say_once(f"our faster layers do not work here ({_reason(error)}); using PyTorch's")
         yield
 
 
-def _try_fast_layers(family: ScoreFamily) -> None:
-    """Raises what a network raises that wants its images in the usual order in memory."""
-    with torch.random.fork_rng(devices=[]), torch.enable_grad():
-        network = family.build()
-        with fast_layers(network):
-            y = network(torch.zeros(2, *family.shape), torch.zeros(2))
+def _try_fast_layers(family: ScoreFamily, frozen: bool) -> None:
+    """Raises an error if a network of the family does not work as it does with PyTorch's layers.
+
+    Such networks want their images in the usual order in memory, or draw random numbers for them.
+    """
+    with torch.random.fork_rng(devices=[]), torch.set_grad_enabled(not frozen):
+        torch.manual_seed(0)  # a run and its resumption do the same
+        network = copy.deepcopy(family.build()).train(not frozen)
+        x, time = torch.randn(2, *family.shape), torch.zeros(2)
+        state = torch.get_rng_state()
+        expected = network(x, time)
+        torch.set_rng_state(state)
+        with fast_layers(network, frozen=frozen):
+            y = network(x, time)
             if y.requires_grad:
-                y.sum().backward()
+                parameters = [p for p in network.parameters() if p.requires_grad]
+                torch.autograd.grad(y.sum(), parameters, allow_unused=True)
+        largest = float(expected.detach().abs().max())
+        if not torch.allclose(y, expected, rtol=1e-2, atol=1e-3 * largest):
+            raise RuntimeError("the network returns something else")
 
 
 def _worth_compiling(
