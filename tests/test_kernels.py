@@ -2,6 +2,7 @@
 
 import copy
 import re
+import shutil
 import subprocess
 import warnings
 from contextlib import nullcontext
@@ -56,6 +57,11 @@ SAME = [
     NormSiLU(4, 32, affine=False),
     NormSiLU(4, 24),
 ]
+
+
+pytestmark = pytest.mark.skipif(
+    shutil.which("cc") is None and shutil.which("gcc") is None, reason="there is no C compiler"
+)
 
 
 @pytest.fixture(autouse=True)
