@@ -2,10 +2,9 @@
 
 import json
 import math
-import os
+import multiprocessing
 import random
 import signal
-import subprocess
 import sys
 import time
 from pathlib import Path
@@ -395,30 +394,35 @@ def test_impossible_data_is_refused(x: Tensor, words: str) -> None:
         sads.train(_tiny(), x, iterations=1, batch_size=8)
 
 
-KILLED = """
-import sys, torch, sads
-family = sads.family("mlp", (1, 2, 2), width=16, depth=1, time_width=8)
-x = torch.randn(40, 1, 2, 2, generator=torch.Generator().manual_seed(0))
-model = sads.train(family, x, iterations=6000, batch_size=8, learning_rate=1e-3,
-                   checkpoint=sys.argv[1], checkpoint_every=5)
-model.save(sys.argv[2])
-"""
+def train_tiny(folder: Path, name: str) -> None:
+    torch.set_num_threads(1)
+    x = torch.randn(40, 1, 2, 2, generator=torch.Generator().manual_seed(0))
+    model = sads.train(
+        sads.family("mlp", (1, 2, 2), width=16, depth=1, time_width=8), x, iterations=6000,
+        batch_size=8, learning_rate=1e-3, checkpoint=folder / f"{name}.checkpoint",
+        checkpoint_every=5,
+    )  # fmt: skip
+    model.save(folder / f"{name}.model")
 
 
 @pytest.mark.slow
+@pytest.mark.skipif(sys.platform == "win32", reason="there is no kill -9")
 def test_twenty_kills_change_nothing(tmp_path: Path) -> None:
     """`kill -9` at random moments, resumed each time: the same weights as an undisturbed run."""
-    environment = {
-        **os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(Path(sads.__file__).parents[1]),
-    }  # fmt: skip
-    script = tmp_path / "run.py"
-    script.write_text(KILLED)
+    processes = multiprocessing.get_context("forkserver")
+    processes.set_forkserver_preload(["sads", "pytest", "torch._dynamo"])  # slow to import
 
-    def start(name: str) -> subprocess.Popen[bytes]:
-        files = [tmp_path / f"{name}.checkpoint", tmp_path / f"{name}.model"]
-        return subprocess.Popen([sys.executable, script, *files], env=environment)
+    def start(name: str) -> multiprocessing.process.BaseProcess:
+        process = processes.Process(target=train_tiny, args=(tmp_path, name))
+        process.start()
+        return process
 
-    assert start("calm").wait(timeout=300) == 0
+    def finish(name: str) -> None:
+        process = start(name)
+        process.join(timeout=300)
+        assert process.exitcode == 0
+
+    finish("calm")
     chance = random.Random(0)
     checkpoint = tmp_path / "killed.checkpoint"
     for _ in range(20):
@@ -426,12 +430,13 @@ def test_twenty_kills_change_nothing(tmp_path: Path) -> None:
         process = start("killed")
         while not checkpoint.exists() or checkpoint.stat().st_mtime_ns == before:
             time.sleep(0.002)
-            assert process.poll() is None, "the run ended before it was killed 20 times"
+            assert process.is_alive(), "the run ended before it was killed 20 times"
         time.sleep(0.2 * chance.random())
-        assert process.poll() is None, "the run ended before it was killed 20 times"
-        process.send_signal(signal.SIGKILL)
-        process.wait()
-    assert start("killed").wait(timeout=300) == 0
+        assert process.is_alive(), "the run ended before it was killed 20 times"
+        process.kill()
+        process.join()
+        assert process.exitcode == -signal.SIGKILL
+    finish("killed")
     calm, killed = (sads.load_model(tmp_path / f"{name}.model") for name in ("calm", "killed"))
     assert torch.equal(calm.losses, killed.losses)
     for a, b in zip(calm.network.parameters(), killed.network.parameters(), strict=True):
