@@ -100,13 +100,22 @@ def test_equal_to_pytorch_in_double_precision(kind, layer, shape):
 
 
 def test_residual_blocks_are_equal_too():
-    block = ResidualBlock(2, 64, 32, 8)
-    x, time = torch.randn(5, 64, 8, 8), torch.randn(5, 8)
+    block = ResidualBlock(2, 32, 64, 8)  # groups of two: those of one would hide the time
+    x, time = torch.randn(5, 32, 8, 8), torch.randn(5, 8)
+
+    def values_and_gradients(block, x, time):
+        x, time = x.clone().requires_grad_(), time.clone().requires_grad_()
+        y = block(x, time)
+        return [y, *torch.autograd.grad(y.square().sum(), [x, time, *block.parameters()])]
+
     for times in (time, time[:1]):  # one time for all samples is allowed
-        exact = copy.deepcopy(block).double()(x.double(), times.double())
+        exact = values_and_gradients(copy.deepcopy(block).double(), x.double(), times.double())
         with fast_layers(block):
             assert type(block) is FastResidualBlock
-            assert equal(block(x, times), exact)
+            ours = values_and_gradients(block, x, times)
+        for mine, theirs in zip(ours, exact, strict=True):
+            assert mine.shape == theirs.shape
+            assert equal(mine, theirs)
     with fast_layers(block), pytest.raises(RuntimeError):
         block(x, time[:2])
 
