@@ -3,7 +3,7 @@ PYTHON ?= python3.11
 BIN := .venv/bin
 STAMP := .venv/.installed
 
-.PHONY: demo test check clean
+.PHONY: demo test test-fragile check clean
 
 $(STAMP): pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
@@ -19,10 +19,14 @@ demo: $(STAMP)
 test: check
 	$(BIN)/python -m pytest
 
+test-fragile: $(STAMP)
+	$(BIN)/python -m pytest -m fragile
+
 check: $(STAMP)
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
+	$(BIN)/lint-imports --no-logo
 
 clean:
 	rm -rf .venv out

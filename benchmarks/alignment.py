@@ -24,6 +24,7 @@ import torch
 from torch import Tensor
 
 import sads
+from sads.shapes import format_shape, parse_shape
 
 FULL = ["3x32x32:10000", "1x56x56:400"]
 QUICK = ["3x16x16:2000"]
@@ -73,7 +74,7 @@ def run(name: str, case: str) -> dict[str, float]:
 
 def read(case: str) -> tuple[tuple[int, ...], int]:
     shape, _, count = case.partition(":")
-    return tuple(map(int, shape.split("x"))), int(count)
+    return parse_shape(shape), int(count)
 
 
 def compare(case: str) -> None:
@@ -98,7 +99,7 @@ def compare_loading(shape: tuple[int, ...], batch_size: int = 128, batches: int 
         "one by one": {"dataset": sads.RotatedDataset(x, rotation)},
         "by batch": {"dataset": x, "collate_fn": sads.rotate_collate(rotation)},
     }
-    print(f"\na batch of {batch_size} images of {'x'.join(map(str, shape))} from a DataLoader")
+    print(f"\na batch of {batch_size} images of {format_shape(shape)} from a DataLoader")
     for name, arguments in loaders.items():
         loader = torch.utils.data.DataLoader(**arguments, batch_size=batch_size)
         start = time.perf_counter()

@@ -18,22 +18,18 @@ import copy
 import math
 import statistics
 import time
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable
 
 import torch
 from torch import nn
 
 import sads
+from sads.diffusion.forward import fast_forward, fast_inference
+from sads.diffusion.options import TrainingOptions
 from sads.diffusion.sample import default_batch_size
-from sads.diffusion.speed import (
-    count_flops,
-    fast_forward,
-    fast_inference,
-    num_shards,
-    one_thread_each,
-)
-from sads.diffusion.train import TrainingOptions, new_state, noised, training_steps
+from sads.diffusion.train import new_state, noised, training_steps
+from sads.diffusion.work import count_flops, num_shards
+from sads.threads import pinned_threads, worker_pool
 
 BATCH = 250
 TARGET = 1.7
@@ -43,17 +39,6 @@ def seconds(action: Callable[[], object]) -> float:
     start = time.perf_counter()
     action()
     return time.perf_counter() - start
-
-
-@contextmanager
-def threads(number: int) -> Iterator[None]:
-    """For the caller's own operations."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(number)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
 
 
 def plain_training(family: sads.ScoreFamily, x: torch.Tensor) -> Callable[[], None]:
@@ -83,7 +68,7 @@ def compare(
     """They run once to warm up, then take turns; `num_flops` are a `share` of what `fast` does."""
     times = []
     for _ in range(rounds + 1):
-        with threads(num_threads):
+        with pinned_threads(num_threads):
             plain_time, peak = seconds(plain), gemm_peak()
         times.append((plain_time, seconds(fast) * share, peak))
     del times[0]
@@ -131,26 +116,26 @@ def main() -> None:
     workers = torch.get_num_threads()
     shards = num_shards(family, BATCH, cpu)
     size = default_batch_size(family, cpu)
-    with ExitStack() as stack:  # networks stay fast, and workers alive, to the end
-        pool = stack.enter_context(one_thread_each(workers))
-
+    with worker_pool(workers) as pool:
         x = sads.rank_one(sads.basis("dct", family.shape).vectors[17], 10_000, seed=1)
         options = TrainingOptions(iterations=10**9, batch_size=BATCH)
         state = new_state(family, options, cpu)
-        forward = stack.enter_context(fast_forward(state.network, family, math.inf, compile))
+        forward = fast_forward(state.network, family, math.inf, compile)
         steps = training_steps(state, forward, family, x, options, shards, pool)
         taken = seconds(lambda: next(steps))
         print(f"first training step, with any compiling: {taken:.0f} s", flush=True)
         compare(
-            f"a training step at batch {BATCH}", rounds, workers, 3 * flops * BATCH,
-            plain_training(family, x), lambda: next(steps),
-        )  # fmt: skip
+            f"a training step at batch {BATCH}",
+            rounds,
+            workers,
+            3 * flops * BATCH,
+            plain_training(family, x),
+            lambda: next(steps),
+        )
 
         network = family.build()
         start = time.perf_counter()
-        faster = stack.enter_context(
-            fast_inference(copy.deepcopy(network), family, math.inf, size, compile)
-        )
+        faster = fast_inference(copy.deepcopy(network), family, math.inf, size, compile)
         print(f"\nany compiling for sampling: {time.perf_counter() - start:.0f} s", flush=True)
         repeats = math.ceil(BATCH / (size * workers))
         noise, level = torch.randn(BATCH, *family.shape), torch.full((BATCH,), 500.0)
@@ -169,9 +154,13 @@ def main() -> None:
 
         compare(
             f"a sampling step of {BATCH} samples (sads: {workers} batches of {size} at a time)",
-            rounds, workers, flops * BATCH, plain_sampling, fast_sampling,
+            rounds,
+            workers,
+            flops * BATCH,
+            plain_sampling,
+            fast_sampling,
             share=BATCH / (repeats * size * workers),
-        )  # fmt: skip
+        )
 
 
 if __name__ == "__main__":

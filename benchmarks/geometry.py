@@ -19,7 +19,6 @@ import time
 import torch
 
 import sads
-from sads.geometry.estimate import estimate_geometry
 
 
 def whitened_difference(geometry: sads.Geometry, reference: torch.Tensor) -> float:
@@ -33,13 +32,13 @@ def timed(
     family: sads.ScoreFamily, networks: int, **options: object
 ) -> tuple[sads.Geometry, float]:
     start = time.perf_counter()
-    geometry = estimate_geometry(family, networks, **options)  # type: ignore[arg-type]
+    geometry = sads.estimate_geometry(family, networks, **options)  # type: ignore[arg-type]
     return geometry, time.perf_counter() - start
 
 
 def compare(networks: int, reference_networks: int) -> None:
     family = sads.family("iddpm", (1, 16, 16))
-    estimate_geometry(family, 32)  # warm up
+    sads.estimate_geometry(family, 32)  # warm up
     reference, seconds = timed(family, reference_networks, seed=99)
     print(
         f"reference: {reference_networks:,} networks, whitened error "
@@ -73,12 +72,12 @@ def compare(networks: int, reference_networks: int) -> None:
 def large(shape: tuple[int, ...], target: float) -> None:
     family = sads.family("iddpm", shape)
     start = time.perf_counter()
-    geometry = estimate_geometry(family, 256, seed=0)
+    geometry = sads.estimate_geometry(family, 256, seed=0)
     while geometry.whitened_error() > target:
         have = geometry.num_networks
         wanted = have * (geometry.whitened_error() / target) ** 2 * 1.05
         more = min(16 * math.ceil((wanted - have) / 16) or 16, 3 * have)
-        geometry = geometry.merge(estimate_geometry(family, more, seed=0, first_network=have))
+        geometry = geometry.merge(sads.estimate_geometry(family, more, seed=0, first_network=have))
     memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
     print(
         f"{'x'.join(map(str, shape))} (D = {geometry.dimension}): whitened error "

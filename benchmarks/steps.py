@@ -70,16 +70,14 @@ def compare_on_trained(updates: int = 400, count: int = 400) -> None:
     order = torch.randperm(len(images), generator=torch.Generator().manual_seed(0))
     train, test = images[order[count:]], images[order[:count]]
     family = sads.family("iddpm", (1, 8, 8), channel_mults=(1,))
-    model = sads.train(
-        family, train, iterations=updates, batch_size=64, learning_rate=1e-3, seed=0
-    )  # fmt: skip
+    model = sads.train(family, train, iterations=updates, batch_size=64, learning_rate=1e-3, seed=0)
     print(f"iDDPM 1x8x8 after {updates} updates on digits, {count} samples against unseen images")
     print(f"{'sampler':12s} {'steps':>5s} {'SW2':>15s} {'MSW2':>8s} {'largest value':>14s}")
     for name in SAMPLERS:
         for steps in (20, 50, 250):
             y = sads.sample(model, count, steps=steps, sampler=name, seed=3)
             d = sads.sliced_wasserstein(test, y, seed=4)
-            line = f"{d.sw2:7.3f} ± {d.sw2_error:.3f} {d.msw2:8.3f} {float(y.abs().max()):14.1f}"
+            line = f"{d.sw2:7.3f} ± {d.sw2.error:.3f} {d.msw2:8.3f} {float(y.abs().max()):14.1f}"
             print(f"{name:12s} {steps:5d} {line}", flush=True)
 
 
@@ -92,7 +90,7 @@ def compare_on_exact(quick: bool) -> None:
 
     def distance(y: Tensor) -> str:
         d = sads.sliced_wasserstein_to_gaussian(y, vector=vector, seed=4)
-        return f"{d.sw2:7.3f} ± {d.sw2_error:.3f} {d.msw2:8.3f}"
+        return f"{d.sw2:7.3f} ± {d.sw2.error:.3f} {d.msw2:8.3f}"
 
     print(f"exact score of N(0, D v v^T), D = {side * side}, {count:,} samples")
     print(f"{'sampler':12s} {'steps':>5s} {'SW2':>15s} {'MSW2':>8s} {'std along v / sqrt(D)':>24s}")

@@ -16,14 +16,16 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from sads.cpu import layers_name
+from sads.data.spec import DataSpec
 from sads.experiments.run import get_geometry
-from sads.experiments.spec import Budget, Cell, FamilySpec, GeometrySpec
+from sads.experiments.spec import Cell, FamilySpec, GeometrySpec
 from sads.experiments.store import Store
-from sads.experiments.sweep import Board, Cluster, sweep
+from sads.experiments.sweep import Board, RayCluster, sweep
+from sads.table1 import Sampling, Training
 
 FAMILY = FamilySpec("iddpm", (1, 8, 8))
 GEOMETRY = GeometrySpec(FAMILY, 64)
-BUDGET = Budget(1000, 40, 64, 1e-3, 100, 10, "ddpm", 16)
 
 
 def main() -> None:
@@ -33,7 +35,18 @@ def main() -> None:
     parser.add_argument("--no-ray", action="store_true")
     options = parser.parse_args()
     workers = options.workers
-    cells = [Cell(GEOMETRY, f"eigenvector:{k}", BUDGET, 0) for k in range(options.cells)]
+    cells = [
+        Cell(
+            geometry=GEOMETRY,
+            data=DataSpec.parse(f"rank-one:geometry:{k}"),
+            num_data=1000,
+            training=Training(40, 64, 1e-3),
+            sampling=Sampling(100, 10, projections_per_dimension=16),
+            seed=0,
+            layers=layers_name(),
+        )
+        for k in range(options.cells)
+    ]
     rates = {}
     with tempfile.TemporaryDirectory(prefix="sads-sweep-") as folder:
         rates["one"] = throughput(cells, f"{folder}/one", 1, num_workers=1)
@@ -71,7 +84,7 @@ def throughput(cells: list[Cell], folder: str, workers: int, **way: Any) -> tupl
 
 
 @contextmanager
-def local_cluster(num_nodes: int) -> Iterator[Cluster]:
+def local_cluster(num_nodes: int) -> Iterator[RayCluster]:
     """Nodes of one CPU each on this machine."""
     os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
     os.environ["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] = "0"  # see `connect`
@@ -84,7 +97,7 @@ def local_cluster(num_nodes: int) -> Iterator[Cluster]:
         local.add_node(**node)
     local.wait_for_nodes()
     try:
-        yield Cluster(local.address)
+        yield RayCluster(local.address)
     finally:
         ray.shutdown()
         local.shutdown()

@@ -53,4 +53,4 @@ for t in scheduler.timesteps:
         x = scheduler.step(unet(x, t).sample, t, x).prev_sample
 samples = rotation.undo(x)  # sads
 result = sads.classify(samples, images, sads.load_labels("digits"))
-print(f"without a digit: {result.share_without_digit:.1%} ± {result.share_without_digit_error:.1%}")
+print(f"without a digit: {result.without_digit:.1%} ± {result.without_digit.error:.1%}")

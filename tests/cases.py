@@ -1,13 +1,15 @@
 """Small families and probes that many tests share."""
 
+import shutil
 from collections.abc import Callable
 
+import pytest
 import torch
 from torch import Tensor, nn
 
 import sads
-from sads.family import ScoreFamily
-from sads.probe import Probe
+from sads.families import ScoreFamily
+from sads.probes import Probe
 
 # Few levels with weights of one magnitude, so that plain Monte Carlo is a usable reference.
 FEW_LEVELS = sads.Schedule("cosine", 3)
@@ -31,8 +33,16 @@ def small_family(name: str, **changes: object) -> ScoreFamily:
 
 
 FAMILIES = (
-    "unet", "unet-area", "unet-1d", "unet-colour", "dit", "dit-1d", "mlp", "cnn", "cnn-1d",
-)  # fmt: skip
+    "unet",
+    "unet-area",
+    "unet-1d",
+    "unet-colour",
+    "dit",
+    "dit-1d",
+    "mlp",
+    "cnn",
+    "cnn-1d",
+)
 
 
 def _ramp(level: int, generator: torch.Generator, shape: tuple[int, ...]) -> Tensor:
@@ -62,3 +72,8 @@ class TwoLayer(nn.Module):
     def forward(self, x: Tensor, t: Tensor) -> Tensor:
         h = torch.tanh(self.first(torch.cat([x.flatten(1), t[:, None] / 1000], dim=1)))
         return self.output(self.last(h)).reshape(x.shape)
+
+
+needs_compiler = pytest.mark.skipif(
+    shutil.which("cc") is None and shutil.which("gcc") is None, reason="there is no C compiler"
+)

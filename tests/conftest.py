@@ -1,6 +1,26 @@
 """What all tests need."""
 
 import signal
+from collections.abc import Iterator
+
+import pytest
+
+
+def _interrupt(*_: object) -> None:
+    raise KeyboardInterrupt
+
 
 # A shell ignores Ctrl-C in its background jobs, and so would everything that these tests start.
-signal.signal(signal.SIGINT, signal.default_int_handler)
+# A handler of our own, because a command gives such a one back at its end.
+signal.signal(signal.SIGINT, _interrupt)
+
+pytest_plugins = ["commands", "killing"]
+
+
+@pytest.fixture(scope="module")
+def one_thread() -> Iterator[None]:
+    """Small tensors: sharing them among threads takes several times as long."""
+    from sads.threads import pinned_threads
+
+    with pinned_threads(1):
+        yield

@@ -9,24 +9,14 @@ import torch
 from PIL import Image
 
 import sads
-from sads.data.source import read_data
-from sads.diffusion.train import digest
-from test_diffusion_cli import Sads, same_weights
+from commands import Sads
+from sads.data.spec import read_data
+from sads.files import tensor_digest
+from test_diffusion_cli import DATA, same_weights
+from test_diffusion_cli import TINY as TRAINING
 
 SMALL = ["--family", "cnn", "--shape", "1x8x8", "--networks", "64"]
-TINY = [
-    "--shape", "1x4x4", "-o", "width=8", "-o", "depth=1", "--batch-size", "8",
-    "--iterations", "6", "--learning-rate", "1e-3", "--samples", "40", "--networks", "32",
-]  # fmt: skip
-DATA = "rank-one:dct:5"
-
-
-@pytest.fixture
-def command(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> Sads:
-    monkeypatch.chdir(tmp_path)
-    return Sads(capsys, monkeypatch)
+TINY = [*TRAINING, "--networks", "32"]
 
 
 def test_align_writes_numbers_a_picture_and_a_rotation(command: Sads, tmp_path: Path) -> None:
@@ -37,9 +27,9 @@ def test_align_writes_numbers_a_picture_and_a_rotation(command: Sads, tmp_path: 
     geometry = sads.estimate_geometry(sads.family("cnn", (1, 8, 8)), 64)
     x = sads.load_images("digits")
     expected = sads.alignment(geometry, x)
-    assert summary["alpha"] == pytest.approx(expected.alpha)
-    assert summary["share"] == pytest.approx(expected.share)
-    assert sum(row["share"] for row in summary["tenths"]) == pytest.approx(1)
+    assert summary["alignment"]["alpha"]["value"] == pytest.approx(expected.alpha)
+    assert summary["alignment"]["share"]["value"] == pytest.approx(expected.share)
+    assert sum(row["value"] for row in summary["tenths"]) == pytest.approx(1)
     assert [row["rotation"] for row in summary["ranking"]][::3] == ["min", "max"]
     rotation = sads.load_rotation("a/rotation.safetensors")
     assert rotation.alpha == pytest.approx(expected.minimum)
@@ -54,12 +44,21 @@ def test_align_with_a_geometry_file_and_json(command: Sads) -> None:
     geometry = sads.estimate_geometry(sads.family("cnn", (1, 4, 4)), 32)
     geometry.save("g.safetensors")
     out = command.succeed(
-        "align", "digits", "--geometry", "g.safetensors", "--resize", "--rotation", "share:0.5",
-        "--out", "a", "--json",
-    )  # fmt: skip
+        "align",
+        "digits",
+        "--geometry",
+        "g.safetensors",
+        "--resize",
+        "--rotation",
+        "share:0.5",
+        "--out",
+        "a",
+        "--json",
+    )
     summary = json.loads(out)
-    middle = (summary["minimum"] + summary["maximum"]) / 2
-    assert summary["rotation"]["alpha"] == pytest.approx(middle)
+    alignment = summary["alignment"]
+    middle = (alignment["minimum"]["value"] + alignment["maximum"]["value"]) / 2
+    assert summary["rotation"]["alpha"]["value"] == pytest.approx(middle)
     assert sads.load_rotation("a/rotation.safetensors").kind == "share:0.5"
 
 
@@ -70,9 +69,20 @@ def test_align_of_odd_data(command: Sads) -> None:
     np.savez("copies.npz", images=digit.repeat(5, axis=0))
     for name in ("one", "copies"):
         summary = json.loads(command.succeed("align", f"{name}.npz", *SMALL, "--json"))
-        assert summary["minimum"] < summary["alpha"] < summary["maximum"]
+        low, alpha, high = (
+            summary["alignment"][k]["value"] for k in ("minimum", "alpha", "maximum")
+        )
+        assert low < alpha < high
     np.savez("black.npz", images=np.full((5, 1, 8, 8), 128, dtype=np.uint8))
     command.succeed("align", "black.npz", *SMALL)
+
+
+def test_align_says_when_samples_are_few(command: Sads) -> None:
+    few = json.loads(command.succeed("align", "digits", *SMALL, "--samples", "100", "--json"))
+    assert "100 samples are few for 64 coordinates" in few["note"]
+    many = json.loads(command.succeed("align", "digits", *SMALL, "--json"))
+    assert many["note"] is None
+    assert few["alignment"]["minimum"]["error"] > 3 * many["alignment"]["minimum"]["error"]
 
 
 def test_help_has_examples(command: Sads) -> None:
@@ -109,8 +119,8 @@ def test_training_on_rotated_data_samples_in_the_space_of_the_data(
     out = command.succeed("train", "mlp", DATA, *TINY, "--out", "run", "--rotation", given)
     assert "rotated" in out
     model = sads.load_model("run/model.safetensors")
-    assert model.provenance["data"] == digest(rotation.apply(x))
-    assert model.provenance["rotation"]["kind"] == rotation.kind
+    assert model.provenance.data == tensor_digest(rotation.apply(x))
+    assert model.provenance.rotation["kind"] == rotation.kind
     command.succeed("sample", "run", "--steps", "5", "--samples", "20", "--sampler", "ddim")
     y = torch.from_numpy(np.load("run/samples.npz")["images"])
     plain = sads.sample(model, 20, steps=5, sampler="ddim")
@@ -159,10 +169,9 @@ def test_a_model_without_its_rotation_is_refused(command: Sads, tmp_path: Path) 
 
 
 def test_outliers_do_not_stretch_the_grey_scale() -> None:
-    from sads import plots
+    from sads.plots.training import plot_samples
 
     x = torch.rand(72, 1, 8, 8) * 2 - 1
     x[0, 0, 0] = 1000.0
-    figure = plots.plot_samples(x, "")
+    figure = plot_samples(x, "")
     assert {image.get_clim() for axes in figure.axes for image in axes.images} == {(-1.0, 1.0)}
-    plots.plt.close(figure)

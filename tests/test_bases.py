@@ -9,9 +9,10 @@ import torch
 from scipy.linalg import hadamard
 
 import sads
-from sads import plots
 from sads.data.bases import BASES
 from sads.errors import InvalidArgumentError
+from sads.plots.bases import plot_basis_values
+from sads.plots.style import save
 
 SHAPES = [(1, 16, 16), (3, 8, 4), (2, 8), (1, 2, 2)]
 ODD_SHAPES = [(1, 5, 7), (2, 9)]
@@ -172,11 +173,32 @@ def test_layout_refuses_another_number_of_values():
 def test_plot_shows_the_layout(name, shape, tmp_path):
     basis = sads.basis(name, shape)
     values = torch.arange(basis.dimension) + 0.5
-    figure = plots.plot_basis_values(basis, values, "number")
+    figure = plot_basis_values(basis, values, "number")
     (image,) = figure.axes[0].images
     np.testing.assert_array_equal(image.get_array(), basis.layout(values))
     left, right, bottom, top = image.get_extent()
     if name in ("dct", "dst", "hadamard"):
         assert left + right == pytest.approx(0)
         assert bottom + top == pytest.approx(0)
-    assert plots.save(figure, tmp_path / "values.png").stat().st_size > 1000
+    assert save(figure, tmp_path / "values.png").stat().st_size > 1000
+
+
+@pytest.mark.parametrize("name", ["dct", "dst", "hadamard"])
+def test_low_and_high_frequencies_are_a_quarter_each(name):
+    """Of 16 x 16; a sine's frequencies start at 1."""
+    basis = sads.basis(name, (1, 16, 16))
+    low, high = basis.groups()["low"], basis.groups()["high"]
+    assert (int(low.sum()), int(high.sum())) == (64, 64)
+    first = 1 if name == "dst" else 0
+    expected = [all(k < 8 + first for k in element.position) for element in basis.index]
+    assert low.tolist() == expected
+    assert not (low & high).any()
+
+
+def test_border_and_inside_of_pixels():
+    basis = sads.basis("canonical", (2, 4, 5))
+    image = np.zeros((2, 4, 5), dtype=bool)
+    image[:, 1:-1, 1:-1] = True
+    assert np.array_equal(basis.groups()["inside"], image.ravel())
+    assert np.array_equal(basis.groups()["border"], ~image.ravel())
+    assert sads.basis("haar", (1, 4, 4)).groups() == {}

@@ -13,7 +13,7 @@ import pytest
 from PIL import Image
 
 import sads
-from sads.cli import main
+from sads.cli.main import main
 
 TINY = ["-o", "channels=4", "-o", "depth=1", "--shape", "1x6x6"]
 NETWORK = """
@@ -77,11 +77,25 @@ def test_a_network_from_a_file_and_images_from_another(
     images = np.random.default_rng(0).integers(0, 256, (3, 1, 4, 4), dtype=np.uint8)
     np.savez(tmp_path / "images.npz", images=images)
     status, out, err = run(
-        capsys, monkeypatch, "geometry", f"{tmp_path}/net.py:Net", "--shape", "1x4x4",
-        "-o", "width=5", "--probe", f"forward:{tmp_path}/images.npz", "--networks", "32",
-        "--out", str(tmp_path / "out"), "--json",
-    )  # fmt: skip
-    assert (status, err) == (0, "")
+        capsys,
+        monkeypatch,
+        "geometry",
+        f"{tmp_path}/net.py:Net",
+        "--shape",
+        "1x4x4",
+        "-o",
+        "width=5",
+        "--probe",
+        f"forward:{tmp_path}/images.npz",
+        "--networks",
+        "32",
+        "--out",
+        str(tmp_path / "out"),
+        "--json",
+    )
+    assert status == 0
+    assert err.startswith("note: read 3 images of 1x4x4 from ")
+    assert err.endswith("images.npz (N x C x H x W, values 0 to 255)\n")
     provenance = json.loads(out)["provenance"]
     assert provenance["probe"]["num_images"] == 3
     assert provenance["family"]["options"] == {"width": 5}
@@ -154,9 +168,15 @@ def test_unwritable_folder_is_refused_before_any_work(
 ) -> None:
     (tmp_path / "file").touch()
     status, _, err = run(
-        capsys, monkeypatch, "geometry", "cnn", "--networks", "9999999", "--out",
+        capsys,
+        monkeypatch,
+        "geometry",
+        "cnn",
+        "--networks",
+        "9999999",
+        "--out",
         str(tmp_path / "file"),
-    )  # fmt: skip
+    )
     assert status == 2
     assert "cannot write" in err
 
@@ -167,9 +187,15 @@ def test_zero_output_layer_is_explained(
     zeroed = NETWORK + "\ndef build():\n    net = Net()\n    nn.init.zeros_(net.out.weight)\n"
     (tmp_path / "zero.py").write_text(zeroed + "    nn.init.zeros_(net.out.bias)\n    return net\n")
     arguments = [
-        "geometry", f"{tmp_path}/zero.py:build", "--shape", "1x4x4", "--networks", "16",
-        "--out", str(tmp_path),
-    ]  # fmt: skip
+        "geometry",
+        f"{tmp_path}/zero.py:build",
+        "--shape",
+        "1x4x4",
+        "--networks",
+        "16",
+        "--out",
+        str(tmp_path),
+    ]
     status, _, err = run(capsys, monkeypatch, *arguments)
     assert status == 2
     assert "--zero-readout default" in err
@@ -180,9 +206,17 @@ def test_zero_output_layer_is_explained(
 @pytest.mark.slow
 def test_ctrl_c_keeps_a_valid_geometry(tmp_path: Path) -> None:
     command = [
-        sys.executable, "-m", "sads.cli", "geometry", "cnn", *TINY, "--networks", "100000000",
-        "--out", str(tmp_path),
-    ]  # fmt: skip
+        sys.executable,
+        "-m",
+        "sads.cli",
+        "geometry",
+        "cnn",
+        *TINY,
+        "--networks",
+        "100000000",
+        "--out",
+        str(tmp_path),
+    ]
     environment = {**os.environ, "PYTHONPATH": str(Path(sads.__file__).parents[1])}
     process = subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True)
     time.sleep(12)
@@ -192,4 +226,4 @@ def test_ctrl_c_keeps_a_valid_geometry(tmp_path: Path) -> None:
     assert "kept the" in err
     geometry = sads.load_geometry(tmp_path / "geometry.safetensors")
     assert 0 < geometry.num_networks < 100_000_000
-    assert geometry.provenance["interrupted"]
+    assert geometry.provenance.interrupted

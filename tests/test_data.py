@@ -1,5 +1,6 @@
 """Synthetic samples against their laws; readers on files made here, whole and damaged."""
 
+import copy
 import gzip
 import io
 import math
@@ -17,8 +18,10 @@ from PIL import Image
 from scipy.stats import beta, kstest
 
 import sads
-from sads.commands.reading import read_images as read_probe_images
+from sads.cli.reading import read_probe
+from sads.data import images as images_module
 from sads.data import readers
+from sads.data.spec import sphere_directions
 from sads.errors import DataError, InvalidArgumentError
 
 SHARED = Path(__file__).parents[2] / "shared" / "data"
@@ -77,7 +80,10 @@ def test_sphere_depends_on_the_span_and_the_seed_only_through_the_law():
         (lambda: sads.rank_one(torch.zeros(1, 2, 2), 5), "not zero, got one of length 0"),
         (lambda: sads.rank_one(torch.tensor([1.0, math.nan]), 5), "finite.*length nan"),
         (lambda: sads.rank_one(torch.tensor([1.0, math.inf]), 5), "finite.*length inf"),
-        (lambda: sads.rank_one(torch.ones(2), 0), "num_samples must be at least 1"),
+        (
+            lambda: sads.rank_one(torch.ones(2), 0),
+            "num_samples must be a whole number of at least 1",
+        ),
         (lambda: sads.sphere(torch.ones(2, 3), 5), "linearly independent"),
         (lambda: sads.sphere(torch.ones(3), 5), r"\(number, \*shape\)"),
         (lambda: sads.sphere(torch.ones(0, 3), 5), r"\(number, \*shape\)"),
@@ -113,7 +119,7 @@ def test_an_npy_file_by_the_name_of_npz_is_read(tmp_path):
 def test_arrays_longer_than_a_block(tmp_path, monkeypatch):
     path = npy(tmp_path / "a.npy", GREY)
     whole = sads.load_images(path)
-    monkeypatch.setattr(readers, "BLOCK", 4)
+    monkeypatch.setattr(images_module, "BLOCK", 4)
     assert torch.equal(sads.load_images(path), whole)
     assert torch.equal(sads.load_images(path, limit=5), whole[:5])
 
@@ -141,7 +147,7 @@ def test_channels_last_is_seen(tmp_path):
 )
 def test_value_ranges(tmp_path, array, value_range, expected):
     np.save(tmp_path / "a.npy", array.reshape(1, 1, 3))
-    images = sads.load_images(tmp_path / "a.npy", value_range=value_range)
+    images = sads.load_images(tmp_path / "a.npy", value_range=value_range, layout="NHW")
     assert images.flatten().tolist() == pytest.approx(expected)
 
 
@@ -480,20 +486,27 @@ def test_missing_extra_is_named(monkeypatch, module, source):
 
 def test_probe_takes_any_source_and_an_index(tmp_path):
     path = npy(tmp_path / "a.npy", GREY)
-    assert read_probe_images(str(path)).shape == (6, 1, 5, 7)
-    assert torch.equal(read_probe_images(f"{path}:4"), sads.load_images(path)[4:5])
-    assert read_probe_images("digits:3").shape == (1, 1, 8, 8)
-    with pytest.raises(InvalidArgumentError, match="has 6 images, there is no number 6"):
-        read_probe_images(f"{path}:6")
+
+    def images(source, shape=(1, 5, 7)):
+        return read_probe(f"forward:{source}", shape).images
+
+    assert images(path).shape == (6, 1, 5, 7)
+    assert torch.equal(images(f"{path}:4"), sads.load_images(path)[4:5])
+    assert images("digits:3", (1, 8, 8)).shape == (1, 1, 8, 8)
+    with pytest.raises(DataError, match=r"has images 0 to 5 .*, not '6'"):
+        images(f"{path}:6")
     with pytest.raises(DataError, match=r"cannot read missing.npz"):
-        read_probe_images("missing.npz")
+        images("missing.npz")
 
 
 @pytest.mark.parametrize(
     ("name", "shape"),
-    [("mnist_10k", (10_000, 1, 28, 28)), ("cifar10_10k", (10_000, 3, 32, 32)),
-     ("orl_faces_56", (400, 1, 56, 56))],
-)  # fmt: skip
+    [
+        ("mnist_10k", (10_000, 1, 28, 28)),
+        ("cifar10_10k", (10_000, 3, 32, 32)),
+        ("orl_faces_56", (400, 1, 56, 56)),
+    ],
+)
 def test_shared_data(name, shape):
     path = SHARED / f"{name}.npz"
     if not path.exists():
@@ -502,3 +515,41 @@ def test_shared_data(name, shape):
     assert images.shape == shape
     assert -1 <= float(images.min()) < -0.9
     assert 0.9 < float(images.max()) <= 1
+
+
+class TestSphereDirections:
+    """Three directions of one end; a choice where they are some of a cluster."""
+
+    @pytest.fixture(scope="class")
+    def directions(self):
+        """A DiT has clusters only: four equal eigenvalues each, and a large null space."""
+        return sads.estimate_geometry(sads.family("dit", (1, 16, 16))).directions()
+
+    @pytest.mark.parametrize("end", ["preferred", "avoided"])
+    def test_they_are_orthonormal_and_of_the_end(self, directions, end):
+        vectors = sphere_directions(directions, end, seed=3).flatten(1)
+        assert torch.allclose(vectors @ vectors.T, torch.eye(3, dtype=torch.float64), atol=1e-12)
+        cluster = directions.cluster_of(-1 if end == "preferred" else 0)
+        span = directions.vectors[cluster.start : cluster.stop].flatten(1)
+        assert torch.allclose((vectors @ span.T).norm(dim=1), torch.ones(3, dtype=torch.float64))
+        other = sphere_directions(directions, end, seed=4).flatten(1)
+        assert torch.linalg.svdvals(vectors @ other.T)[-1] < 0.99
+
+    def test_they_do_not_depend_on_the_basis_of_the_cluster(self, directions):
+        """Another LAPACK has other eigenvectors in a null space."""
+        cluster = directions.cluster_of(-1)
+        vectors = directions.vectors.clone()
+        members = vectors[cluster.start :].flatten(1)
+        turn = torch.linalg.qr(torch.randn(len(members), len(members)).double()).Q
+        vectors[cluster.start :] = (turn @ members).reshape(-1, 1, 16, 16)
+        turned = copy.copy(directions)
+        vars(turned)["vectors"] = vectors
+        given, expected = (sphere_directions(d, "preferred", 7) for d in (turned, directions))
+        assert torch.allclose(given, expected, atol=1e-10)
+
+    def test_individual_directions_are_taken_as_they_are(self):
+        family = sads.family("cnn", (1, 2, 2), channels=4, depth=1)
+        directions = sads.estimate_geometry(family, 512, estimator="outer-product").directions(1.0)
+        resolved = directions.resolved[:3].all()
+        assert resolved
+        assert torch.equal(sphere_directions(directions, "avoided"), directions.avoided(3))

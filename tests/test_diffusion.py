@@ -2,31 +2,26 @@
 
 import json
 import math
-import multiprocessing
-import random
-import signal
 import sys
-import time
+from dataclasses import replace
+from multiprocessing.context import ForkServerContext
 from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import save_file
 from torch import Tensor, nn
 
 import sads
 from cases import small_family
+from killing import finish, kill_repeatedly
 from sads.diffusion.model import ScoreModel, read_tensors
+from sads.diffusion.options import TrainingOptions
 from sads.diffusion.sample import SAMPLERS, ddim, ddpm, dpm_solver, spread_levels
-from sads.diffusion.speed import num_shards, samples_are_independent
-from sads.diffusion.train import (
-    TrainingOptions,
-    batch_indices,
-    new_state,
-    noised,
-    training_steps,
-)
+from sads.diffusion.train import batch_indices, new_state, noised, training_steps
+from sads.diffusion.work import num_shards, samples_are_independent
 from sads.errors import CheckpointError, DataError, DivergedError, InvalidArgumentError
-from sads.family import ScoreFamily
+from sads.families import ScoreFamily
 
 LINEAR = sads.Schedule()
 
@@ -166,9 +161,14 @@ def test_threads_and_compiling_change_nothing_but_rounding() -> None:
         torch.set_num_threads(2)
         counts: list[int] = []
         y = sads.sample(
-            model, 130, steps=5, seed=4, batch_size=50, compile=True,
+            model,
+            130,
+            steps=5,
+            seed=4,
+            batch_size=50,
+            compile=True,
             progress=lambda done, total, share: counts.append(done),
-        )  # fmt: skip
+        )
         assert torch.get_num_threads() == 2
     finally:
         torch.set_num_threads(num_threads)
@@ -297,12 +297,17 @@ def test_a_trained_network_recovers_a_standard_deviation() -> None:
     assert model.losses[-100:].mean() < model.losses[:10].mean() / 2
 
 
+def described(family: ScoreFamily) -> dict[str, object]:
+    """A family as JSON has it: lists for tuples."""
+    return json.loads(json.dumps(family.describe()))
+
+
 def test_models_are_saved_and_loaded(tmp_path: Path) -> None:
     x = torch.randn(64, 1, 2, 2)
     model = sads.train(_tiny(), x, iterations=3, batch_size=16)
     loaded = sads.load_model(model.save(tmp_path / "m.safetensors"))
     assert torch.equal(sads.sample(model, 50, steps=3), sads.sample(loaded, 50, steps=3))
-    assert loaded.provenance == json.loads(json.dumps(model.provenance))
+    assert loaded.provenance == replace(model.provenance, family=described(model.family))
     other = sads.family("mlp", (1, 2, 2), width=8)
     with pytest.raises(CheckpointError, match="holds a model of"):
         sads.load_model(tmp_path / "m.safetensors", other)
@@ -372,7 +377,7 @@ def test_a_full_disk_leaves_the_previous_checkpoint(
         raise OSError(28, "No space left on device")
 
     with monkeypatch.context() as patch:
-        patch.setattr("sads.diffusion.train.save_file", full)
+        patch.setattr("sads.diffusion.checkpoints.save_file", full)
         with pytest.raises(sads.SadsError, match="No space left"):
             sads.train(_tiny(), x, iterations=5, **options)  # type: ignore[arg-type]
     assert path.read_bytes() == before
@@ -394,49 +399,62 @@ def test_impossible_data_is_refused(x: Tensor, words: str) -> None:
         sads.train(_tiny(), x, iterations=1, batch_size=8)
 
 
+@pytest.mark.parametrize("change", ["older", "not trained by sads"])
+def test_models_of_older_versions_are_loaded(tmp_path: Path, change: str) -> None:
+    """Their provenance did not name the layers, or was empty."""
+    model = sads.train(_tiny(), torch.randn(64, 1, 2, 2), iterations=3, batch_size=16)
+    path = model.save(tmp_path / "m.safetensors")
+    tensors, metadata = read_tensors(path, "sads-model")
+    provenance = json.loads(metadata["provenance"])
+    del provenance["layers"], provenance["rotation"]
+    provenance = provenance if change == "older" else {}
+    save_file(tensors, path, {**metadata, "provenance": json.dumps(provenance)})
+    loaded = sads.load_model(path)
+    assert loaded.provenance.layers == "unknown"
+    assert (loaded.provenance.options is None) == (change != "older")
+    sads.load_model(loaded.save(path))
+
+
+@pytest.mark.parametrize("key", ["family", "provenance"])
+@pytest.mark.parametrize("content", ["null", "[1]", '"text"', "3", '{"a": 1}', "{"])
+def test_models_whose_metadata_is_of_the_wrong_kind(tmp_path: Path, key: str, content: str) -> None:
+    model = sads.train(_tiny(), torch.randn(64, 1, 2, 2), iterations=1, batch_size=16)
+    path = model.save(tmp_path / "m.safetensors")
+    tensors, metadata = read_tensors(path, "sads-model")
+    save_file(tensors, path, {**metadata, key: content})
+    with pytest.raises(CheckpointError):
+        sads.load_model(path)
+
+
 def train_tiny(folder: Path, name: str) -> None:
     torch.set_num_threads(1)
     x = torch.randn(40, 1, 2, 2, generator=torch.Generator().manual_seed(0))
     model = sads.train(
-        sads.family("mlp", (1, 2, 2), width=16, depth=1, time_width=8), x, iterations=6000,
-        batch_size=8, learning_rate=1e-3, checkpoint=folder / f"{name}.checkpoint",
+        sads.family("mlp", (1, 2, 2), width=16, depth=1, time_width=8),
+        x,
+        iterations=3000,
+        batch_size=8,
+        learning_rate=1e-3,
+        checkpoint=folder / f"{name}.checkpoint",
         checkpoint_every=5,
-    )  # fmt: skip
+    )
     model.save(folder / f"{name}.model")
 
 
 @pytest.mark.slow
 @pytest.mark.skipif(sys.platform == "win32", reason="there is no kill -9")
-def test_twenty_kills_change_nothing(tmp_path: Path) -> None:
+def test_twenty_kills_change_nothing(tmp_path: Path, processes: ForkServerContext) -> None:
     """`kill -9` at random moments, resumed each time: the same weights as an undisturbed run."""
-    processes = multiprocessing.get_context("forkserver")
-    processes.set_forkserver_preload(["sads", "pytest", "torch._dynamo"])  # slow to import
-
-    def start(name: str) -> multiprocessing.process.BaseProcess:
-        process = processes.Process(target=train_tiny, args=(tmp_path, name))
-        process.start()
-        return process
-
-    def finish(name: str) -> None:
-        process = start(name)
-        process.join(timeout=300)
-        assert process.exitcode == 0
-
-    finish("calm")
-    chance = random.Random(0)
-    checkpoint = tmp_path / "killed.checkpoint"
-    for _ in range(20):
-        before = checkpoint.stat().st_mtime_ns if checkpoint.exists() else None
-        process = start("killed")
-        while not checkpoint.exists() or checkpoint.stat().st_mtime_ns == before:
-            time.sleep(0.002)
-            assert process.is_alive(), "the run ended before it was killed 20 times"
-        time.sleep(0.2 * chance.random())
-        assert process.is_alive(), "the run ended before it was killed 20 times"
-        process.kill()
-        process.join()
-        assert process.exitcode == -signal.SIGKILL
-    finish("killed")
+    finish(processes, train_tiny, tmp_path, "calm")
+    kill_repeatedly(
+        processes,
+        train_tiny,
+        tmp_path,
+        "killed",
+        progress=tmp_path / "killed.checkpoint",
+        times=20,
+        delay=0.05,
+    )
     calm, killed = (sads.load_model(tmp_path / f"{name}.model") for name in ("calm", "killed"))
     assert torch.equal(calm.losses, killed.losses)
     for a, b in zip(calm.network.parameters(), killed.network.parameters(), strict=True):

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import astuple
 from pathlib import Path
 
 import numpy as np
@@ -15,49 +16,29 @@ import torch
 from PIL import Image
 
 import sads
-from sads.cli import main
-from sads.data.source import fresh_seed, read_data
+from commands import Sads
+from sads import table1
+from sads.data.spec import fresh_seed, read_data, sphere_directions
 from sads.diffusion.model import read_tensors
-from sads.family import PRESETS, training_preset
+from sads.families import training_column
 
 TINY = [
-    "--shape", "1x4x4", "-o", "width=8", "-o", "depth=1", "--batch-size", "8",
-    "--iterations", "6", "--learning-rate", "1e-3", "--samples", "40",
-]  # fmt: skip
+    "--shape",
+    "1x4x4",
+    "-o",
+    "width=8",
+    "-o",
+    "depth=1",
+    "--batch-size",
+    "8",
+    "--iterations",
+    "6",
+    "--learning-rate",
+    "1e-3",
+    "--samples",
+    "40",
+]
 DATA = "rank-one:dct:5"
-
-
-class Sads:
-    """The command, run in this process; `fail` expects one line and status 2."""
-
-    def __init__(self, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch):
-        self.capsys, self.monkeypatch = capsys, monkeypatch
-
-    def __call__(self, *arguments: object) -> tuple[int, str, str]:
-        self.monkeypatch.setattr(sys, "argv", ["sads", *map(str, arguments)])
-        with pytest.raises(SystemExit) as exit_:
-            main()
-        captured = self.capsys.readouterr()
-        return int(exit_.value.code or 0), captured.out, captured.err
-
-    def succeed(self, *arguments: object) -> str:
-        status, out, err = self(*arguments)
-        assert status == 0, err
-        return out
-
-    def fail(self, *arguments: object) -> str:
-        status, out, err = self(*arguments)
-        assert (status, out) == (2, "")
-        assert err.count("\n") == 1
-        return err
-
-
-@pytest.fixture
-def command(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> Sads:
-    monkeypatch.chdir(tmp_path)
-    return Sads(capsys, monkeypatch)
 
 
 def picture(path: Path, size: int = 4, value: int | None = None) -> None:
@@ -99,10 +80,12 @@ def test_train_sample_evaluate(command: Sads, tmp_path: Path) -> None:
     vector = sads.basis("dct", (1, 4, 4)).vectors[5]
     x = sads.rank_one(vector, 10_000, seed=fresh_seed(4))
     expected = sads.sliced_wasserstein(x, y, num_projections=200, seed=4)
-    assert summary["distance"]["sw2"] == pytest.approx(expected.sw2)
-    assert summary["distance"]["msw2"] == pytest.approx(expected.msw2)
+    measured = summary["evaluation"]
+    sw2 = {"value": pytest.approx(expected.sw2), "error": pytest.approx(expected.sw2.error)}
+    assert measured["distance"]["sw2"] == sw2
+    assert measured["distance"]["msw2"] == pytest.approx(expected.msw2)
     closed = sads.sliced_wasserstein_to_gaussian(y, vector=vector, num_projections=200, seed=4)
-    assert summary["closed_form"]["sw2"] == pytest.approx(closed.sw2)
+    assert measured["closed_form"]["sw2"]["value"] == pytest.approx(closed.sw2)
     assert not [p for p in (tmp_path / "run").iterdir() if p.name.startswith(".")]
 
 
@@ -112,10 +95,10 @@ def test_evaluate_prints_errors_and_what_a_perfect_model_gets(command: Sads) -> 
     out = command.succeed("evaluate", "perfect.npz", DATA, "--ascend")
     for words in ("SW2", "MSW2", "±", "closed-form", "perfect model", "by ascent", "1,024"):
         assert words in out
-    summary = json.loads(Path("evaluate.json").read_text())
-    ours, floor = summary["distance"]["sw2"], summary["fresh_data"]["sw2"]
+    measured = json.loads(Path("evaluate.json").read_text())["evaluation"]
+    ours, floor = (measured[k]["sw2"]["value"] for k in ("distance", "fresh_data"))
     assert floor / 3 < ours < 3 * floor
-    assert summary["ascent"]["msw2"] >= summary["distance"]["msw2"]
+    assert measured["ascent_msw2"] >= measured["distance"]["msw2"]
 
 
 def test_data_along_directions_of_a_geometry(command: Sads) -> None:
@@ -128,11 +111,11 @@ def test_data_along_directions_of_a_geometry(command: Sads) -> None:
         assert f"eigenvector {rank % 16}" in data.statement
     for end in ("preferred", "avoided"):
         data = read_data(f"sphere:g.safetensors:{end}", (1, 4, 4), 30, seed=2)
-        assert torch.equal(data.samples, sads.sphere(getattr(sad, end)(3), 30, seed=2))
+        assert torch.equal(data.samples, sads.sphere(sphere_directions(sad, end), 30, seed=2))
     command.succeed("train", "mlp", "rank-one:g.safetensors:-1", *TINY, "--out", "run")
     for source, words in {
         "rank-one:g.safetensors:16": "directions 0 to 15",
-        "rank-one:g.safetensors:first": "not 'first'",
+        "rank-one:g.safetensors:first": "'first' is not the number of a direction",
         "rank-one:g.safetensors": "does not say which direction",
         "rank-one:nowhere.safetensors:0": "there is no file nowhere.safetensors",
         "rank-one:dct:99": "directions 0 to 15",
@@ -148,7 +131,7 @@ def test_data_along_directions_of_a_geometry(command: Sads) -> None:
 def test_defaults_are_those_of_table_1(command: Sads) -> None:
     def default(name: str, data: str = "rank-one", **options: object) -> tuple[object, ...]:
         family = sads.family(name, **options)  # type: ignore[arg-type]
-        return tuple(training_preset(family, data).training.values())
+        return astuple(training_column(family, data).training)
 
     assert default("iddpm", shape=(1, 16, 16)) == (2_000, 1_000, 1e-4)
     assert default("iddpm", "images", shape=(1, 28, 28)) == (100_000, 500, 1e-3)
@@ -159,7 +142,7 @@ def test_defaults_are_those_of_table_1(command: Sads) -> None:
     assert default("dit", "sphere") == (10_000, 1_000, 1e-4)
     assert default("iddpm", "images", shape=(1, 8, 8)) == (2_000, 1_000, 1e-4)
     custom = sads.family(lambda: torch.nn.Identity(), shape=(1, 16, 16))
-    assert training_preset(custom, "images") is PRESETS[0]
+    assert training_column(custom, "images") == table1.IDDPM
     arguments = ["--shape", "1x4x4", "--iterations", 1, "--samples", 1000, "--out", "run"]
     out = command.succeed("train", "mlp", DATA, *arguments, "--json")
     run = json.loads(out)
@@ -172,7 +155,10 @@ def test_a_run_is_not_overwritten_and_resumes_to_the_bit(command: Sads, tmp_path
     command.succeed("train", "mlp", DATA, *TINY, "--out", "whole")
     short = [*TINY, "--out", "run"]
     command.succeed("train", "mlp", DATA, *short, "--iterations", 4, "--checkpoint-every", 3)
-    assert "already holds a run" in command.fail("train", "mlp", DATA, *short)
+    assert (
+        "already holds a run (checkpoint.safetensors); continue it with --resume"
+        in command.fail("train", "mlp", DATA, *short)
+    )
     command.succeed("train", "mlp", DATA, *short, "--resume")
     assert same_weights(tmp_path / "whole", tmp_path / "run")
     arguments = ["train", "mlp", DATA, *short, "--resume"]
@@ -237,9 +223,12 @@ def test_images_that_cannot_be_trained_on(command: Sads, tmp_path: Path) -> None
     ("arguments", "words"),
     [
         (["train", "mlp", DATA], "Missing option"),
-        (["train", "mlp", DATA, "--out", "r", "--iterations", "0"], "iterations must be at least"),
-        (["train", "mlp", DATA, "--out", "r", "--samples", "0"], "number of samples"),
-        (["train", "mlp", DATA, "--out", "r", "--ema", "2"], "between 0 and 1"),
+        (
+            ["train", "mlp", DATA, "--out", "r", "--iterations", "0"],
+            "iterations must be a whole number of at least",
+        ),
+        (["train", "mlp", DATA, "--out", "r", "--samples", "0"], "'--samples'"),
+        (["train", "mlp", DATA, "--out", "r", "--ema", "2"], "above 0 and below 1"),
         (["train", "mlp", DATA, "--out", "r", "--seed", "-1"], "seed"),
         (["train", "resnet", DATA, "--out", "r"], "unknown family"),
         (["train", "mlp", DATA, "--out", "r", "--device", "abacus"], "abacus"),
@@ -249,7 +238,7 @@ def test_images_that_cannot_be_trained_on(command: Sads, tmp_path: Path) -> None
         (["sample", "file"], "cannot be read as a model"),
         (["evaluate", "nowhere.npz", DATA], "nowhere.npz"),
         (["evaluate", "samples.npz", "rank-one:dct:1", "--projections", "0"], "num_projections"),
-        (["evaluate", "samples.npz", DATA, "--seed", "-1"], "cannot be negative"),
+        (["evaluate", "samples.npz", DATA, "--seed", "-1"], "'--seed'"),
         (["evaluate", "samples.npz", "digits"], "are 1x8x8, expected 1x4x4"),
     ],
 )
@@ -283,15 +272,23 @@ def test_lines_and_your_own_network(command: Sads) -> None:
     sampling = ["--samples", 20, "--steps", 5, "--sampler", "dpm-solver"]
     command.succeed("sample", "run", "--family", "net.py:Net", *sampling)
     out = command.succeed("evaluate", "run", "rank-one:dct:3", "--json")
-    assert math.isfinite(json.loads(out)["distance"]["sw2"])
+    assert math.isfinite(json.loads(out)["evaluation"]["distance"]["sw2"]["value"])
 
 
 @pytest.mark.slow
 def test_ctrl_c_says_how_to_continue(tmp_path: Path) -> None:
     arguments = [
-        "train", "mlp", DATA, *TINY, "--iterations", "10000000", "--checkpoint-every", "2",
-        "--out", str(tmp_path / "run"),
-    ]  # fmt: skip
+        "train",
+        "mlp",
+        DATA,
+        *TINY,
+        "--iterations",
+        "10000000",
+        "--checkpoint-every",
+        "2",
+        "--out",
+        str(tmp_path / "run"),
+    ]
     environment = {**os.environ, "PYTHONPATH": str(Path(sads.__file__).parents[1])}
     process = subprocess.Popen(
         [sys.executable, "-m", "sads.cli", *arguments],
@@ -306,7 +303,7 @@ def test_ctrl_c_says_how_to_continue(tmp_path: Path) -> None:
     process.send_signal(signal.SIGINT)
     _, err = process.communicate(timeout=60)
     assert process.returncode == 130
-    assert "the last checkpoint is kept; continue with" in err
+    assert "the last checkpoint is kept; continue with: sads train" in err
     assert "--resume" in err
     assert "Traceback" not in err
     read_tensors(tmp_path / "run/checkpoint.safetensors", "sads-checkpoint")

@@ -2,16 +2,26 @@
 
 import math
 import signal
+import subprocess
+import sys
 import threading
 from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
 
 import sads
 from cases import FAMILIES, FEW_LEVELS, PROBES, TwoLayer, small_family
-from sads.errors import InvalidArgumentError, NetworkError, NonFiniteError, ZeroReadoutError
+from sads.errors import (
+    InterruptedEstimate,
+    InvalidArgumentError,
+    NetworkError,
+    NonFiniteError,
+    ZeroReadoutError,
+)
+from sads.geometry.drawing import Initialiser
 from sads.schedule import PREDICTIONS
 
 BOUND = 4.5  # |t| with 15 degrees of freedom beyond this: 4 in 10,000
@@ -131,12 +141,12 @@ def test_iddpm_agrees_with_the_published_numbers() -> None:
     assert errors[-1] < 0.03 * smallest
     assert abs(largest - 133.59) < 3 * errors[0]
     assert abs(smallest - 0.0988) < 3 * errors[-1]
-    assert geometry.provenance["symmetries"] == ["transposition"]
+    assert geometry.provenance.symmetries == ("transposition",)
 
 
 def test_symmetries_are_found_where_they_hold() -> None:
     def found(name: str) -> list[str]:
-        return list(sads.estimate_geometry(small_family(name), 16).provenance["symmetries"])
+        return list(sads.estimate_geometry(small_family(name), 16).provenance.symmetries)
 
     assert found("unet") == ["transposition"]
     assert found("unet-area") == ["flip of axis 0", "flip of axis 1", "transposition"]
@@ -217,18 +227,84 @@ def test_progress_counts_networks() -> None:
     assert 0 < calls[-1][2] < 1
 
 
+def test_set_up_says_what_it_does() -> None:
+    stages: list[str] = []
+    sads.estimate_geometry(small_family("unet"), 16, stage=stages.append)
+    assert stages == [
+        "recording the constructor",
+        "looking for the output layer",
+        "checking that parameters hold all randomness",
+        "checking symmetries",
+        "checking whether anything is random: 16 of 16",
+        "drawing networks",
+    ]
+
+
+@pytest.mark.parametrize("name", ["unet", "dit"])
+def test_large_networks_are_held_one_at_a_time(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also by the check for exactness, which gives the same answer."""
+    family = small_family(name)
+    expected = sads.estimate_geometry(family, 20, seed=1)
+    sizes: list[int] = []
+    draw = Initialiser.draw
+
+    def counted(self: Initialiser, streams: list[np.random.Generator]) -> dict[str, Tensor]:
+        sizes.append(len(streams))
+        return draw(self, streams)
+
+    monkeypatch.setattr(Initialiser, "draw", counted)
+    monkeypatch.setattr("sads.geometry.stacks.PARAMETER_BYTES", 1)
+    monkeypatch.setattr("sads.geometry.estimators.PARAMETER_BYTES", 1)
+    given = sads.estimate_geometry(family, 20, seed=1)
+    assert given.exact == expected.exact == (name == "dit")
+    scale = float(expected.factors.abs().max())
+    assert torch.allclose(given.factors, expected.factors, atol=1e-4 * scale)
+    assert sizes == [1] * (16 if name == "dit" else 2 + 20)  # the second one differs
+
+
+MEMORY_OF_A_LARGE_NETWORK = """
+import resource
+import sads
+
+def peak():
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+
+def build(depth):
+    return sads.family("dit", (1, 4, 4), hidden_size=768, num_heads=4, depth=depth)
+
+sads.estimate_geometry(build(0))  # whatever PyTorch allocates at its first use
+before = peak()
+geometry = sads.estimate_geometry(build(8))
+size = sum(p.nbytes for p in build(8).build().parameters())
+print(geometry.exact, size, (peak() - before) / size)
+"""
+
+
+@pytest.mark.slow
+def test_a_large_network_needs_three_copies_of_itself() -> None:
+    """250 MB of parameters, the geometry exact; double precision takes two of the three."""
+    process = subprocess.run(
+        [sys.executable, "-c", MEMORY_OF_A_LARGE_NETWORK], capture_output=True, text=True
+    )
+    assert process.returncode == 0, process.stderr
+    exact, size, copies = process.stdout.split()
+    assert exact == "True"
+    assert int(size) > 200e6
+    assert float(copies) < 3.3
+
+
 def test_interrupt_keeps_what_was_computed() -> None:
     def interrupt(done: int, total: int, error: float) -> None:
         if done >= 48:
             signal.raise_signal(signal.SIGINT)
 
     assert threading.current_thread() is threading.main_thread()
-    with pytest.warns(UserWarning, match="interrupted"):
-        geometry = sads.estimate_geometry(
-            small_family("cnn"), 5000, batch_size=2, progress=interrupt
-        )
+    with pytest.raises(InterruptedEstimate) as caught:
+        sads.estimate_geometry(small_family("cnn"), 5000, batch_size=2, progress=interrupt)
+    geometry = caught.value.geometry
+    assert isinstance(caught.value, KeyboardInterrupt)  # whoever does not ask for the part stops
     assert geometry.num_networks == 48
-    assert geometry.provenance["interrupted"]
+    assert geometry.provenance.interrupted
     assert geometry.directions().values[0] > 0
 
 
@@ -280,7 +356,7 @@ def test_zero_output_layer(estimator: str) -> None:
     geometry = sads.estimate_geometry(family, 1000, estimator=estimator, zero_readout="default")
     ordinary = sads.family(lambda: TwoLayer(nn.Linear(5, 4), 4, 5), (1, 2, 2), schedule=FEW_LEVELS)
     _assert_agree(sads.estimate_geometry(ordinary, 1000), geometry, resolution=0.1)
-    assert geometry.provenance["zero_readout"] == "default"
+    assert geometry.provenance.zero_readout == "default"
 
 
 def test_zero_output_without_a_readout_is_refused_too() -> None:
@@ -295,7 +371,7 @@ def test_networks_with_control_flow_are_evaluated_one_by_one() -> None:
 
     family = sads.family(lambda: _Module(branch), (1, 2, 2), schedule=FEW_LEVELS)
     fast = sads.estimate_geometry(family, 1000, seed=1)
-    assert "one after the other" in fast.provenance["notes"][1]
+    assert "one after the other" in fast.provenance.notes[1]
     plain = sads.estimate_geometry(family, 1000, seed=2, estimator="monte-carlo")
     _assert_agree(fast, plain, resolution=0.1)
 

@@ -3,7 +3,6 @@
 import json
 import math
 import os
-import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,36 +14,47 @@ from hypothesis import strategies as st
 from scipy import stats
 
 import sads
-from sads.errors import DataError, InvalidArgumentError, StoreError
+from sads.cpu import layers_name
+from sads.data.spec import DataSpec
+from sads.errors import DataError, ExperimentError, InvalidArgumentError, StoreError
 from sads.experiments import run
+from sads.experiments.archive import Archive
+from sads.experiments.completion import with_baselines
 from sads.experiments.run import (
-    _seed,
-    data_vector,
     digest_images,
     get_geometry,
     make_data,
-    one_thread,
     read_source,
     run_cell,
+    seed_of,
 )
-from sads.experiments.spec import Budget, Cell, FamilySpec, GeometrySpec
+from sads.experiments.spec import FORMAT, Cell, FamilySpec, GeometrySpec
 from sads.experiments.store import Store
 from sads.experiments.verdict import (
-    Interval,
     correlation_over_elements,
-    judge,
     paired_difference,
     rank_correlation,
     superiority,
 )
+from sads.table1 import Sampling, Training
+from sads.threads import pinned_threads
 
 FAMILY = FamilySpec("mlp", (1, 4, 4), (("depth", 1), ("width", 16)))
 GEOMETRY = GeometrySpec(FAMILY, 32)
-BUDGET = Budget(100, 6, 20, 1e-3, 30, 4, "ddpm", 2)
+LAYERS = layers_name()
 
 
-def tiny(data="eigenvector:0", seed=0, **changes):
-    return Cell(GEOMETRY, data, BUDGET, seed, **changes)
+def tiny(data="rank-one:geometry:0", seed=0, **changes):
+    fields = {
+        "geometry": GEOMETRY,
+        "data": DataSpec.parse(data),
+        "num_data": 100,
+        "training": Training(6, 20, 1e-3),
+        "sampling": Sampling(30, 4, projections_per_dimension=2),
+        "seed": seed,
+        "layers": LAYERS,
+    }
+    return Cell(**(fields | changes))
 
 
 @pytest.fixture(autouse=True)
@@ -61,23 +71,28 @@ def store(tmp_path):
 class TestCell:
     def test_hash_is_the_same_in_every_session(self):
         """A literal: if it changes, every store in the world is computed again."""
-        assert tiny().hash == "2f94a1aff2bcde778785"
+        assert tiny(layers="torch").hash == "15160da6924f44a25242"
 
     def test_every_field_counts(self):
         cells = {
             tiny(),
-            tiny("eigenvector:1"),
+            tiny("rank-one:geometry:1"),
             tiny(seed=1),
             tiny(rotation="min"),
             tiny(evaluate_at=(3, 6)),
             tiny(keep_samples=1),
-            Cell(GeometrySpec(FAMILY, 33), "eigenvector:0", BUDGET, 0),
+            tiny(geometry=GeometrySpec(FAMILY, 33)),
+            tiny(layers="others"),
+            tiny(num_data=99),
+            tiny(data_sha256="0"),
         }
-        assert len({cell.hash for cell in cells}) == 7
+        assert len({cell.hash for cell in cells}) == 10
 
     @given(
         st.integers(0, 5),
-        st.sampled_from(["eigenvector:3", "basis:dct:2", "images:digits"]),
+        st.sampled_from(
+            ["rank-one:geometry:3", "rank-one:geometry:2-5/3", "rank-one:dct:2", "digits"]
+        ),
         st.sampled_from([(), (2, 6)]),
     )
     def test_json_round_trip(self, seed, data, evaluate_at):
@@ -94,9 +109,8 @@ class TestRun:
     def test_record_holds_what_was_measured(self, store):
         cell = tiny(evaluate_at=(3, 6), keep_samples=5)
         record = run_cell(cell, store)
-        assert [e["iterations"] for e in record.evaluations] == [3, 6]
-        assert record.metric("sw2") > 0
-        assert record.metric("msw2") >= record.metric("sw2")
+        assert len(record.evaluations) == 2
+        assert record.last.msw2 >= record.last.sw2 > 0
         assert len(record.losses) == 6
         assert store.samples(record).shape == (5, 1, 4, 4)
         assert record.versions["torch"] == torch.__version__
@@ -110,18 +124,26 @@ class TestRun:
         geometry = get_geometry(GEOMETRY, store)
         data = make_data(cell, geometry, {})
         rotation = sads.rotation(geometry, data.train, kind)
-        with one_thread():
+        with pinned_threads(1):
             model = sads.train(
-                FAMILY.build(), rotation.apply(data.train), iterations=6, batch_size=20,
-                learning_rate=1e-3, seed=_seed(cell, "train"),
-            )  # fmt: skip
-            y = rotation.undo(sads.sample(model, 30, steps=4, seed=_seed(cell, "sample 6")))
-            distance = sads.sliced_wasserstein(
-                data.test, y, num_projections=32, seed=_seed(cell, "projections")
+                FAMILY.build(),
+                rotation.apply(data.train),
+                iterations=6,
+                batch_size=20,
+                learning_rate=1e-3,
+                seed=seed_of(cell, "train"),
             )
-        assert record.metric("sw2") == distance.sw2
-        assert record.metric("msw2") == distance.msw2
-        assert record.facts["alpha"] == rotation.alpha
+            y = rotation.undo(sads.sample(model, 30, steps=4, seed=seed_of(cell, "sample 6")))
+            distance = sads.sliced_wasserstein(
+                data.test, y, num_projections=32, seed=seed_of(cell, "projections")
+            )
+        assert record.last.sw2 == distance.sw2
+        assert record.last.msw2 == distance.msw2
+        assert record.facts.alpha == rotation.alpha
+
+    def test_other_layers_than_the_cell_names_are_refused(self, store):
+        with pytest.raises(ExperimentError, match=f"by the layers others, here {LAYERS} computed"):
+            run_cell(tiny(layers="others"), store)
 
     def test_resumes_after_an_evaluation(self, store, monkeypatch):
         """Killed between two evaluations, a cell ends in the numbers of an undisturbed one."""
@@ -130,11 +152,11 @@ class TestRun:
         train = run._train
         calls = []
 
-        def dying(cell, x, iterations, *rest):
+        def dying(attempt, x, iterations, *rest):
             calls.append(iterations)
             if iterations == 6 and len(calls) == 2:
                 raise KeyboardInterrupt
-            return train(cell, x, iterations, *rest)
+            return train(attempt, x, iterations, *rest)
 
         monkeypatch.setattr(run, "_train", dying)
         with pytest.raises(KeyboardInterrupt):
@@ -157,27 +179,34 @@ class TestRun:
         assert not list(store._work.iterdir())
 
     def test_labels_must_be_as_many_as_images(self, tmp_path):
-        images = np.zeros((3, 4, 4), dtype=np.uint8)
+        images = np.zeros((5, 1, 8, 8), dtype=np.uint8)
+        images[0] = 255
         np.savez(tmp_path / "few.npz", images=images, labels=np.arange(2))
-        with pytest.raises(DataError, match="2 labels for 3 images"):
-            read_source("mnist", (1, 4, 4), {"mnist": str(tmp_path / "few.npz")})
+        with pytest.raises(DataError, match="2 labels for 5 images"):
+            read_source("mnist", (1, 8, 8), {"mnist": str(tmp_path / "few.npz")})
 
     def test_subspace_vectors_lie_in_the_subspace_and_differ_by_seed(self, store):
         geometry = get_geometry(GEOMETRY, store)
         vectors = geometry.directions().vectors
-        drawn = [data_vector(tiny("subspace:2:6:3", seed), geometry) for seed in range(3)]
-        for v in drawn:
-            inside = vectors[2:6].flatten(1) @ v.flatten()
+        drawn = []
+        for seed in range(3):
+            data = make_data(tiny("rank-one:geometry:2-5/3", seed), geometry, {})
+            assert torch.linalg.matrix_rank(torch.cat([data.train, data.test]).flatten(1)) == 1
+            drawn.append(data.train[0].double() / data.train[0].double().norm())
+            inside = vectors[2:6].flatten(1) @ drawn[-1].flatten()
             assert inside.norm() == pytest.approx(1)
         assert abs(float((drawn[0] * drawn[1]).sum())) < 0.999
 
     def test_images_are_split_without_overlap(self, store):
         family = FamilySpec("mlp", (1, 8, 8), (("depth", 1), ("width", 8)))
         images, labels = read_source("digits", (1, 8, 8), {})
-        cell = Cell(
-            GeometrySpec(family, 8), "images:digits", Budget(10**4, 2, 20, 1e-3, 100, 2, "ddpm", 1),
-            0, data_sha256=digest_images(images),
-        )  # fmt: skip
+        cell = tiny(
+            "digits",
+            geometry=GeometrySpec(family, 8),
+            num_data=10**4,
+            sampling=Sampling(100, 2, projections_per_dimension=1),
+            data_sha256=digest_images(images),
+        )
         data = make_data(cell, get_geometry(cell.geometry, store), {})
         assert len(data.train) == 1697
         assert len(data.test) == 100
@@ -185,7 +214,7 @@ class TestRun:
         assert torch.equal(data.labels, labels[:1697])
 
     def test_other_images_under_the_same_name_are_refused(self, store):
-        cell = tiny("images:digits", data_sha256="0" * 16)
+        cell = tiny("digits", data_sha256="0" * 16)
         with pytest.raises(DataError, match="changed"):
             run_cell(cell, store)
 
@@ -217,18 +246,11 @@ class TestStore:
         assert len(os.listdir(f"{store.url}/damaged")) == 1
         assert run_cell(cell, again).evaluations == first.evaluations
 
-    def test_the_index_is_rebuilt(self, store):
+    def test_records_are_those_that_are_whole(self, store):
         cells = [tiny(seed=s) for s in range(2)]
-        for cell in cells:
-            run_cell(cell, store)
-        expected = {c.hash for c in cells}
-        assert set(store.records()) == expected
-        os.remove(f"{store.url}/index.json")
-        assert set(Store(store.url).records()) == expected
-        with open(f"{store.url}/index.json", "w") as file:
-            file.write("nonsense")
-        assert set(Store(store.url).records()) == expected
-        shutil.rmtree(f"{store.url}/cells/{cells[0].hash}")
+        records = {cell.hash: run_cell(cell, store) for cell in cells}
+        assert Store(store.url).records() == records
+        (Path(store.url) / "cells" / cells[0].hash / "record.json").write_text("nonsense")
         assert set(Store(store.url).records()) == {cells[1].hash}
 
     def test_an_fsspec_url(self):
@@ -275,7 +297,6 @@ class TestStore:
 
     def test_others_can_read_it(self, store):
         run_cell(tiny(keep_samples=1), store)
-        store.records()
         mask = os.umask(0)
         os.umask(mask)
         for path in Path(store.url).rglob("*"):
@@ -319,6 +340,97 @@ class TestStore:
             Store("nosuch://place")
 
 
+class TestArchive:
+    """Finished cells as lines of a file that one commits."""
+
+    @pytest.fixture
+    def archived(self, store, tmp_path):
+        cells = [tiny(keep_samples=3), tiny(seed=1, evaluate_at=(3, 6))]
+        records = [run_cell(cell, store) for cell in cells]
+        other = Store(store.url, archive=tmp_path)
+        other.to_archive(records)
+        return cells, records
+
+    def test_a_store_beside_it_computes_nothing_again(self, archived, tmp_path, store):
+        cells, records = archived
+        fresh = Store(tmp_path / "fresh", archive=tmp_path)
+        assert fresh.missing([*cells, tiny(seed=2)]) == [tiny(seed=2)]
+        for cell, record in zip(cells, records, strict=True):
+            found = fresh.find(cell)
+            assert found.last.sw2 == pytest.approx(record.last.sw2, rel=1e-6)
+            assert found.facts.alpha.error == pytest.approx(record.facts.alpha.error, rel=1e-6)
+        expected = store.samples(records[0])
+        assert torch.allclose(fresh.samples(fresh.find(cells[0])), expected, rtol=1e-3, atol=1e-3)
+
+    def test_it_names_its_geometries(self, archived, tmp_path):
+        (described,) = json.loads((tmp_path / "geometries.json").read_text()).values()
+        assert described["command"].startswith("sads geometry mlp --shape 1x4x4 -o depth=1")
+        assert len(described["sha256"]) == 64
+
+    def test_the_same_cells_give_the_same_bytes(self, archived, tmp_path, store):
+        _, records = archived
+        again = tmp_path / "again"
+        Store(store.url, archive=again).to_archive(reversed(records))
+        for name in ("records.jsonl", "geometries.json"):
+            assert (again / name).read_bytes() == (tmp_path / name).read_bytes()
+
+    def test_cells_of_other_layers_stand_in_and_say_so(self, archived, tmp_path):
+        cells, _ = archived
+        fresh = Store(tmp_path / "fresh", archive=tmp_path)
+        asked = replace(cells[0], layers="others")
+        assert asked.hash != cells[0].hash
+        assert fresh.get(asked) is None
+        assert fresh.find(asked).cell.layers == LAYERS
+
+    def test_lines_of_an_older_format_are_counted_and_left_out(self, archived, tmp_path):
+        path = tmp_path / "records.jsonl"
+        first, second = path.read_text().splitlines()
+        path.write_text(first.replace(f'"format":{FORMAT}', '"format":1') + f"\n{second}\n")
+        store = Store(tmp_path / "fresh", archive=tmp_path)
+        assert len(store.archive.records) == 1
+        assert store.take_notes()[0].startswith("1 records of the archive are of an older format")
+
+    def test_baselines_that_are_found_later_are_what_the_run_has(self, archived, tmp_path):
+        """Records of before have none; they get the same numbers without training."""
+        cells, records = archived
+        path = tmp_path / "records.jsonl"
+        stripped = []
+        for line in map(json.loads, path.read_text().splitlines()):
+            for evaluation in line["evaluations"]:
+                for name in ("baselines", "energy", "data_energy", "out_of_range", "along"):
+                    del evaluation[name]
+            stripped.append(json.dumps(line))
+        path.write_text("\n".join(stripped) + "\n")
+        store = Store(tmp_path / "fresh", archive=tmp_path)
+        old = [store.find(cell) for cell in cells]
+        assert [record.last.state for record in old] == [None, None]
+        asked = []
+
+        def geometry(spec):
+            asked.append(spec)
+            return get_geometry(spec, store)
+
+        known = {}
+        full = [with_baselines(record, geometry, {}, known) for record in old]
+        for mended, record in zip(full, records, strict=True):
+            assert mended.last.baselines == record.last.baselines
+            assert mended.last.data_energy == record.last.data_energy
+            assert mended.last.energy is None
+        assert len(known) == 2  # two seeds
+        again = with_baselines(old[0], geometry, {}, known)
+        assert (again, len(asked)) == (full[0], 2)
+        store.to_archive(full)
+        reread = Store(tmp_path / "fresh", archive=tmp_path)
+        assert all(reread.find(cell).has_baselines for cell in cells)
+        assert torch.equal(reread.samples(reread.find(cells[0])), store.samples(old[0]))
+
+    def test_a_damaged_line_is_one_line(self, archived, tmp_path):
+        path = tmp_path / "records.jsonl"
+        path.write_text(path.read_text().replace('"seed":1', '"seed":7'))
+        with pytest.raises(StoreError, match=r"line \d of .*records.jsonl is damaged"):
+            Archive.read(tmp_path)
+
+
 class TestVerdict:
     def test_paired_interval_is_that_of_the_sign_test(self):
         """Coverage of the median by simulation, for skewed differences."""
@@ -341,15 +453,6 @@ class TestVerdict:
         assert interval.value == pytest.approx(np.mean(each))
         expected = stats.t.interval(0.95, 5, np.mean(each), stats.sem(each))
         assert (interval.low, interval.high) == pytest.approx(expected)
-
-    def test_words_follow_the_interval(self):
-        def word(low, high):
-            return judge("", "", Interval(0.5, low, high, 0.95, 5)).verdict
-
-        assert word(0.1, 0.9) == "supported"
-        assert word(-0.1, 0.9) == "not supported"
-        assert word(math.nan, math.nan) == "not tested at this scale"
-        assert judge("", "", rank_correlation([1, 2, 3], [[1, 2, 3]])).verdict.startswith("not t")
 
     def test_superiority_and_correlation_see_what_is_there(self):
         generator = np.random.default_rng(2)

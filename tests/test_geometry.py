@@ -1,19 +1,23 @@
 """Geometries as objects: files, merging, energies, directions and their certificate."""
 
+import json
 import math
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from safetensors import safe_open
+from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 import sads
 from cases import small_family
-from sads.directions import find_directions
 from sads.errors import GeometryFileError, InvalidArgumentError, MergeError, OutputError
-from sads.geometry.structure import Lift
+from sads.geometry.directions import find_directions
+from sads.geometry.lift import Lift
 
 
 @pytest.fixture(scope="module")
@@ -37,8 +41,6 @@ def test_damaged_and_foreign_files_are_refused(geometry: sads.Geometry, tmp_path
         path.write_bytes(damaged)
         with pytest.raises(GeometryFileError, match="damaged or another"):
             sads.load_geometry(path)
-    from safetensors.torch import save_file
-
     save_file({"weight": torch.zeros(3)}, path)
     with pytest.raises(GeometryFileError, match="not a geometry written by sads"):
         sads.load_geometry(path)
@@ -80,9 +82,98 @@ def test_energy_is_the_quadratic_form(geometry: sads.Geometry) -> None:
     estimate = geometry.energy(v)
     assert estimate.value == pytest.approx(float(v @ geometry.matrix() @ v))
     batches = torch.stack([v @ geometry.lift.dense(f) @ v for f in geometry.factors])
-    assert estimate.error == pytest.approx(float(batches.std() / math.sqrt(16)))
+    relative = float(batches.std() / batches.mean()) / math.sqrt(16)
+    upwards = estimate.value * (math.exp(relative) - 1)  # the law of a positive mean is skewed
+    assert estimate.error == pytest.approx(upwards)
     with pytest.raises(InvalidArgumentError, match="32 finite entries"):
         geometry.energy(torch.ones(3))
+
+
+@pytest.mark.parametrize("chunk", [1, 96, 1 << 22])  # numbers at a time: a row, three, all
+def test_quadratic_forms_are_those_of_the_dense_matrix(
+    geometry: sads.Geometry, chunk: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sads.geometry.result.CHUNK", chunk)
+    rows = torch.randn(7, 2, 4, 4, generator=torch.Generator().manual_seed(0))
+    flat = rows.flatten(1).double()
+    forms = geometry.quadratic(rows)
+    expected = torch.einsum("ni,ij,nj->n", flat, geometry.matrix(), flat)
+    assert torch.allclose(forms.values, expected, rtol=1e-12)
+    for form, v in zip(forms, rows, strict=True):
+        energy = geometry.energy(v)
+        assert (form.value, form.error) == pytest.approx((energy.value, energy.error))
+    assert torch.equal(geometry.quadratic(flat).values, geometry.quadratic(flat.numpy()).values)
+    assert len(geometry.quadratic(torch.empty(0, 32))) == 0
+    for wrong in (torch.ones(32), torch.ones(2, 3), torch.full((1, 32), math.nan)):
+        with pytest.raises(InvalidArgumentError, match="32 finite entries"):
+            geometry.quadratic(wrong)
+
+
+def test_numbers_that_describe_the_spectrum() -> None:
+    """Against NumPy's eigenvalues of the dense matrix, with and without a null space."""
+    for family, singular in ((small_family("cnn"), False), (small_family("dit"), True)):
+        geometry = sads.estimate_geometry(family, 64)
+        matrix = geometry.matrix().numpy()
+        values = np.linalg.eigvalsh(matrix)
+        kept = values[values > 1e-12 * values[-1]]
+        shares = kept / kept.sum()
+        assert geometry.rank == len(kept) == np.linalg.matrix_rank(matrix)
+        assert (geometry.rank < geometry.dimension) == singular
+        assert geometry.trace == pytest.approx(np.trace(matrix))
+        assert geometry.effective_rank == pytest.approx(np.exp(-(shares * np.log(shares)).sum()))
+        condition = math.inf if singular else pytest.approx(values[-1] / values[0])
+        assert geometry.condition_number == condition
+
+
+@pytest.mark.parametrize("num_batches", range(1, 8))
+def test_few_batches_say_nothing_about_errors(num_batches: int) -> None:
+    """Every error is infinite alike; with eight batches every one is finite."""
+    family = small_family("unet")
+    few, enough = (sads.estimate_geometry(family, count, seed=3) for count in (num_batches, 8))
+    rows = torch.eye(16)[:2]
+    for geometry, infinite in ((few, True), (enough, False)):
+        errors = [geometry.energy(rows[0]).error, *geometry.quadratic(rows).errors.tolist()]
+        errors += [*geometry.directions().value_errors.tolist(), geometry.whitened_error()]
+        errors += sads.theory.markov_bound(geometry, rows).energies.errors.tolist()
+        assert {math.isinf(error) for error in errors} == {infinite}
+    assert set(few.directions().rank_low.tolist()) == {0}
+    assert set(few.directions().rank_high.tolist()) == {15}
+
+
+def test_geometries_are_printed_in_one_line(geometry: sads.Geometry) -> None:
+    assert repr(geometry) == "Geometry(cnn 2x4x4, 64 networks, integrated)"
+    assert repr(geometry.lift) == "Lift(2 groups of 16)"
+    shown = repr(geometry.directions())
+    assert shown.startswith("Directions(2x4x4, 0 of 32 resolved to 0.1 rad, ")
+    many = sads.estimate_geometry(small_family("mlp"), 1024, estimator="outer-product")
+    assert str(many) == "Geometry(mlp 1x3x3, 1,024 networks, outer-product)"
+    assert str(sads.estimate_geometry(small_family("dit"))) == "Geometry(dit 1x4x4, exact)"
+
+
+def test_directions_are_computed_once_for_a_tolerance(geometry: sads.Geometry) -> None:
+    assert geometry.directions() is geometry.directions()
+    assert geometry.directions() is geometry.directions(0.1)
+    assert geometry.directions(0.2) is not geometry.directions()
+    assert geometry.directions(0.2).tolerance == 0.2
+    more = sads.estimate_geometry(small_family("cnn"), 16, seed=2)
+    assert geometry.merge(more).directions() is not geometry.directions()
+
+
+def test_files_of_other_versions_are_read(geometry: sads.Geometry, tmp_path: Path) -> None:
+    """They say the same as JSON with the same names; names of newer ones are left out."""
+    path = geometry.save(tmp_path / "g.safetensors")
+    tensors = load_file(path)
+    with safe_open(path, framework="pt") as file:
+        metadata = file.metadata()
+    said = json.loads(metadata["provenance"])
+    older = "family fingerprint probe estimator readout response zero_readout symmetries notes "
+    older += "versions tolerance interrupted draws seconds"  # those of version 0.1.0
+    assert set(said) == set(older.split())
+    assert said["draws"] == [[1, 0, 64]]
+    assert said["symmetries"] == list(geometry.provenance.symmetries)
+    metadata["provenance"] = json.dumps({**said, "phase of the moon": "full"})
+    save_file(tensors, path, metadata)
+    assert sads.load_geometry(path).provenance == geometry.provenance
 
 
 def test_directions_are_eigenvectors(geometry: sads.Geometry) -> None:
@@ -94,6 +185,10 @@ def test_directions_are_eigenvectors(geometry: sads.Geometry) -> None:
     assert torch.allclose(images, directions.values[:, None] * vectors, atol=1e-8)
     assert torch.equal(directions.preferred(2), directions.vectors[[-1, -2]])
     assert torch.equal(directions.avoided(2), directions.vectors[:2])
+    for index in (0, 7, -1):
+        energy, value = geometry.energy(vectors[index]), directions.eigenvalue(index)
+        assert value == pytest.approx(energy)
+        assert value.error >= (1 - 1e-9) * energy.error  # the bias of sample eigenvalues is in it
     with pytest.raises(InvalidArgumentError, match="from 1 to D"):
         directions.preferred(33)
 
@@ -164,6 +259,64 @@ def test_first_order_angles_match_what_happens() -> None:
         squares += torch.arccos(overlap) ** 2 / repetitions
         reported += directions.angle_errors**2 / repetitions
     assert torch.allclose(squares.sqrt(), reported.sqrt(), rtol=0.1)
+
+
+def _crossing_batches(degrees: int, seed: int) -> Tensor:
+    """Two blocks that do not mix, as two symmetries: eigenvalues 8, 4, 2 and 4.1, 2.05, 0.5."""
+    blocks = torch.tensor([[8.0, 4.0, 2.0], [4.1, 2.05, 0.5]], dtype=torch.float64)
+    parts = [
+        _wishart_batches(torch.diag(values), degrees, 2 * seed + i)
+        for i, values in enumerate(blocks)
+    ]
+    return torch.stack([torch.block_diag(*batch) for batch in zip(*parts, strict=True)])
+
+
+def test_the_order_of_directions_is_certified_on_its_own() -> None:
+    """Directions that are sure, of which neighbours change places in a quarter of 300 estimates.
+
+    The true rank lies among those stated; one of two close neighbours is beyond two standard
+    errors on the wrong side in at most 3.2 % (Student's t, 15 degrees of freedom), and the bound
+    allows three binomial standard deviations more.
+    """
+    truth = torch.tensor([0, 2, 4, 1, 3, 5])  # rank of every coordinate
+    covered, swapped, widths = torch.zeros(3, 6)
+    repetitions = 300
+    for seed in range(repetitions):
+        directions = _find(_crossing_batches(200, seed), tolerance=0.2)
+        assert directions.resolved.all()
+        rank = truth[directions.vectors.abs().argmax(dim=1)]
+        covered += (directions.rank_low <= rank) & (rank <= directions.rank_high)
+        swapped += rank != torch.arange(6)
+        widths += directions.rank_high - directions.rank_low + 1
+    assert float((covered / repetitions).min()) > 0.968 - 0.031
+    assert swapped[[0, 5]].tolist() == [0, 0]
+    assert float((swapped / repetitions)[1:5].min()) > 0.15
+    assert (widths / repetitions)[[0, 5]].tolist() == [1, 1]
+    assert float((widths / repetitions)[1:5].min()) > 1.5
+    assert float((widths / repetitions).max()) <= 2
+
+
+def test_more_networks_fix_the_order() -> None:
+    directions = _find(_crossing_batches(50_000, 0), tolerance=0.2)
+    assert directions.rank_low.tolist() == directions.rank_high.tolist() == list(range(6))
+
+
+def test_what_eigenvalues_have_in_common_does_not_blur_their_order() -> None:
+    """A common factor makes both uncertain by 5 %, and their ratio of 1.01 certain."""
+    scale = 1 + 0.2 * torch.randn(16, generator=torch.Generator().manual_seed(0)).double()
+    factors = scale[:, None, None] * torch.diag(torch.tensor([1.01, 1.0], dtype=torch.float64))
+    directions = _find(factors, tolerance=0.2)
+    assert float(directions.value_errors.min()) > 0.03
+    assert directions.rank_low.tolist() == directions.rank_high.tolist() == [0, 1]
+
+
+def test_ranks_of_equal_eigenvalues_and_of_copies() -> None:
+    """Exact: eigenvalues 3, 2, 2, 1, each once for two groups."""
+    factor = torch.diag(torch.tensor([3.0, 2.0, 2.0, 1.0], dtype=torch.float64))
+    lift = Lift(2, 4, torch.arange(8))
+    directions = find_directions(factor[None], torch.zeros(1, dtype=torch.int64), lift, (8,), 0.1)
+    assert directions.rank_low.tolist() == [0, 0, 2, 2, 2, 2, 6, 6]
+    assert directions.rank_high.tolist() == [1, 1, 5, 5, 5, 5, 7, 7]
 
 
 @pytest.mark.slow

@@ -39,12 +39,20 @@ def test_unet_agrees_with_diffusers(mults: tuple[int, ...], depth: int) -> None:
     levels = len(mults) + 1
     widths = (32, *(32 * m for m in mults))
     theirs = diffusers.UNet2DModel(
-        sample_size=16, in_channels=1, out_channels=1, block_out_channels=widths,
-        layers_per_block=depth, down_block_types=("DownBlock2D",) * levels,
-        up_block_types=("UpBlock2D",) * levels, norm_num_groups=32, norm_eps=1e-5,
-        attention_head_dim=widths[-1] // 4, downsample_padding=1, flip_sin_to_cos=True,
+        sample_size=16,
+        in_channels=1,
+        out_channels=1,
+        block_out_channels=widths,
+        layers_per_block=depth,
+        down_block_types=("DownBlock2D",) * levels,
+        up_block_types=("UpBlock2D",) * levels,
+        norm_num_groups=32,
+        norm_eps=1e-5,
+        attention_head_dim=widths[-1] // 4,
+        downsample_padding=1,
+        flip_sin_to_cos=True,
         freq_shift=0,
-    ).eval()  # fmt: skip
+    ).eval()
     _copy(theirs.time_embedding.linear_1, ours.time[0])
     _copy(theirs.time_embedding.linear_2, ours.time[2])
     _copy(theirs.conv_in, ours.input)
@@ -116,9 +124,11 @@ def _literal_dit(net: DiT, x: Tensor, t: float) -> Tensor:
             quarter = len(token) // 4
             omega = [10_000 ** (-k / quarter) for k in range(quarter)]
             place = [
-                *(math.sin(j * o) for o in omega), *(math.cos(j * o) for o in omega),
-                *(math.sin(i * o) for o in omega), *(math.cos(i * o) for o in omega),
-            ]  # fmt: skip
+                *(math.sin(j * o) for o in omega),
+                *(math.cos(j * o) for o in omega),
+                *(math.sin(i * o) for o in omega),
+                *(math.cos(i * o) for o in omega),
+            ]
             tokens.append(token + torch.tensor(place))
     for b in range(len(net.blocks)):
         m = F.linear(c, w[f"blocks.{b}.modulation.linear.weight"])

@@ -4,18 +4,26 @@ import json
 import math
 import sys
 from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
+import torch
 
-from sads.cli import main
-from sads.experiments import figure2, figure6, figure7, figure8
-from sads.experiments.figure import SCALES, note_cells
-from sads.experiments.figures import FIGURES
-from sads.experiments.page import format_value, table_lines
-from sads.experiments.rotations import SETTINGS as ROTATION_SETTINGS
-from sads.experiments.store import Record
+from sads.cli.main import main
+from sads.data.bases import basis
+from sads.estimates import Estimate
+from sads.experiments.figures import all_figures, fig2, fig6, fig7, fig8, rotated_images
+from sads.experiments.figures.figure import SCALES, Context, note_cells
+from sads.experiments.records import Facts, Record
+from sads.experiments.spec import FamilySpec
+from sads.experiments.store import Store
+from sads.experiments.verdict import correct
+from sads.metrics.baselines import Baselines, Distance
+from sads.pipeline import DigitShares, Evaluation
+
+FIGURES = all_figures()
 
 
 @pytest.fixture
@@ -49,6 +57,8 @@ def test_all_nine_figures_are_there():
         (["fig6", "--scale", "huge"], "unknown scale 'huge'; choose one of smoke, laptop, paper"),
         (["fig6", "--only", "dit-8"], "no panel 'dit-8'; --only takes iddpm-nearest"),
         (["fig8", "--images", "mnist"], "write mnist=FILE"),
+        (["fig8", "--images", "foo=bar"], "no images 'foo'; --images takes digits, mnist"),
+        (["fig6", "--images", "mnist=x"], "no images 'mnist'; --images takes nothing here"),
         (["fig6", "--seeds", "0"], "at least 1 seed"),
         (["fig6", "--ray", "auto", "--cpus", "0"], "more than 0 CPUs"),
         (["fig6", "--only", "[/b]"], "no panel '[/b]'"),
@@ -79,7 +89,9 @@ def test_a_small_run_and_its_repetition(reproduce, tmp_path):
     assert first.status == 0, first.err
     summary = json.loads(first.out)["figures"]["fig6"]
     assert [row["rank"] for row in summary["table"]] == [0, 127, 255]
-    assert summary["claims"][0]["verdict"] == "not tested at this scale"
+    assert summary["claims"][0]["verdict"] == "not tested"
+    assert summary["claims"][0]["reason"] == "a smoke test trains next to nothing"
+    assert summary["table"][0]["zeros"] > summary["table"][0]["real"] > 0
     assert (tmp_path / "out" / "fig6-dit-4.png").stat().st_size > 10_000
     page = (tmp_path / "out" / "README.md").read_text()
     assert "fig6-dit-4.png" in page
@@ -118,35 +130,36 @@ def test_interrupted(reproduce, tmp_path, monkeypatch):
     def interrupt(*arguments, **options):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("sads.commands.reproduce.sweep", interrupt)
+    monkeypatch.setattr("sads.experiments.sweep.sweep", interrupt)
     arguments = ("fig7", "--only", "mnist", "--out", str(tmp_path / "a folder"))
     result = reproduce(*arguments)
     assert result.status == 130
-    assert "go on with\nsads reproduce fig7 --only mnist --out '" in result.err
+    assert "continue with: sads reproduce fig7 --only mnist --out '" in result.err
+    assert result.err.count("\n") == 1
 
 
 class TestPaperScale:
     """Table 1 and Appendix A, to the letter."""
 
     def test_rank_one(self):
-        settings = figure6.SETTINGS["paper"]
-        assert settings.seeds == 5
-        assert settings.num_networks == 1_000_000
-        assert settings.ranks == (0, 31, 63, 95, 127, 159, 191, 223, 255)
-        for panel, budget in settings.budgets.items():
-            assert budget.iterations == (4000 if panel == "dit-4" else 2000)
-            assert (budget.batch_size, budget.learning_rate) == (1000, 1e-4)
-            assert (budget.num_data, budget.num_samples) == (10_000, 10_000)
-            assert (budget.steps, budget.sampler) == (1000, "ddpm")
-            assert budget.projections_per_dimension == 64
+        assert fig6.RANKS["paper"] == (0, 31, 63, 95, 127, 159, 191, 223, 255)
+        for panel, column in fig6.COLUMNS["paper"].items():
+            assert (column.num_seeds, column.num_networks) == (5, 1_000_000)
+            assert column.training.iterations == (4000 if panel == "dit-4" else 2000)
+            assert (column.training.batch_size, column.training.learning_rate) == (1000, 1e-4)
+            assert (column.num_data, column.sampling.num_samples) == (10_000, 10_000)
+            assert (column.sampling.steps, column.sampling.sampler) == (1000, "ddpm")
+            assert column.sampling.projections_per_dimension == 64
 
     def test_bases_have_all_256_elements(self):
-        settings = figure2.SETTINGS["paper"]
-        assert settings.family.shape == (1, 16, 16)
+        assert fig2.COLUMNS["paper"].shape == (1, 16, 16)
         context = SimpleNamespace(
-            scale="paper", panels=lambda names: list(names), seeds=lambda n: range(n)
+            scale="paper",
+            layers="torch",
+            panels=lambda names: list(names),
+            seeds=lambda n: range(n),
         )
-        assert len(figure2.all_cells(context)) == 5 * 5 * 256
+        assert len(fig2.all_cells(context)) == 5 * 5 * 256
 
     @pytest.mark.parametrize(
         ("panel", "shape", "iterations"),
@@ -157,21 +170,47 @@ class TestPaperScale:
         ],
     )
     def test_images(self, panel, shape, iterations):
-        settings = ROTATION_SETTINGS["paper"][panel]
-        budget = settings.budget
-        assert settings.family.shape == shape
-        assert (budget.iterations, budget.batch_size, budget.learning_rate) == (
-            iterations, 500, 1e-3,
-        )  # fmt: skip
+        column = rotated_images.PANELS["paper"][panel].column
+        training = column.training
+        assert column.shape == shape
+        assert (training.iterations, training.batch_size) == (iterations, 500)
+        assert training.learning_rate == 1e-3
 
     def test_every_scale_is_there(self):
-        for settings in (figure2.SETTINGS, figure6.SETTINGS, ROTATION_SETTINGS):
+        for settings in (fig2.COLUMNS, fig6.COLUMNS, fig6.RANKS, rotated_images.PANELS):
             assert tuple(settings) == SCALES
 
 
-def record(alpha, sw2):
-    evaluations = [{"iterations": k, "sw2": v, "msw2": 2 * v} for k, v in sw2.items()]
-    return Record(None, evaluations, [], {"alpha": alpha}, 0.0, {}, {})
+def evaluation(sw2, finite_share=1.0, digits=None, constant=100.0):
+    """A model that is trained, unless the best constant is better."""
+
+    def at(value):
+        return Distance(Estimate(value, 0.01), 2 * value, 64)
+
+    return Evaluation(
+        finite_share=finite_share,
+        distance=None if sw2 is None else at(sw2),
+        digits=digits,
+        baselines=Baselines(
+            zeros=at(constant + 1),
+            mean=at(constant),
+            gaussian=at(2.0),
+            real=at(1.0),
+            moments_of="training data",
+        ),
+    )
+
+
+def record(alpha, sw2, rotation="identity", **options):
+    """A made-up record with SW2 by number of updates."""
+    return Record(
+        cell=SimpleNamespace(evaluations=tuple(sw2), layers="torch", rotation=rotation),
+        evaluations=tuple(evaluation(v, **options) for v in sw2.values()),
+        losses=(),
+        facts=Facts(alpha=Estimate(alpha, 0.0)),
+        seconds=0.0,
+        versions={},
+    )
 
 
 class TestFigure8:
@@ -179,7 +218,7 @@ class TestFigure8:
 
     KINDS = ("min", "random:0", "identity", "max")
 
-    def done(self, sign):
+    def done(self, sign, **options):
         """SW2 rises (sign 1) or falls (-1) with alpha, at all of five seeds."""
         alphas = dict(zip(self.KINDS, (1.0, 2.0, 4.0, 8.0), strict=True))
         noise = np.random.default_rng(0).normal(scale=0.01, size=5)
@@ -187,49 +226,92 @@ class TestFigure8:
             (seed, kind): record(
                 alpha,
                 {100: 10 + sign * alpha + noise[seed], 400: 5 + sign * alpha / 2 + noise[seed]},
+                kind,
+                **options,
             )
             for seed in range(5)
             for kind, alpha in alphas.items()
         }
 
+    def curves(self, done):
+        return fig8.Curves.of("made up", done, range(5), self.KINDS)
+
     def verdicts(self, sign):
-        claims = figure8.judge_panel("made up", self.done(sign), range(5), self.KINDS)
+        claims = fig8.judge_curves(self.curves(self.done(sign)))
         return [claim.verdict for claim in claims]
 
     def test_supported_where_it_holds(self):
-        assert self.verdicts(1) == ["supported"] * 6 + ["not supported"]
+        """Alone on a page; a single random rotation says nothing about random rotations."""
+        assert self.verdicts(1) == ["supported", "not tested", "supported", "inconclusive"]
 
-    def test_not_supported_where_the_opposite_holds(self):
-        assert self.verdicts(-1) == ["not supported"] * 7
+    def test_contradicted_where_the_opposite_holds(self):
+        opposite = ["contradicted", "not tested", "contradicted", "inconclusive"]
+        assert self.verdicts(-1) == opposite
 
-    @pytest.mark.parametrize(("spread", "verdict"), [(0.05, "supported"), (0.5, "not supported")])
+    def test_five_seeds_are_too_few_beside_other_claims(self):
+        claims = correct(fig8.judge_curves(self.curves(self.done(1))))
+        assert {claim.verdict for claim in claims} == {"not tested"}
+        assert "5 seeds can give a p-value of 0.031 at best" in claims[0].reason
+
+    def test_checkpoints_are_evidence_and_not_claims(self):
+        claims = fig8.judge_curves(self.curves(self.done(1)))
+        assert len(claims) == 4
+        assert "earlier 3" in claims[0].evidence
+        assert "after 100" in claims[0].evidence
+
+    def test_nothing_rests_on_models_that_are_not_trained(self):
+        """The best constant is as good as the worst of them."""
+        curves = self.curves(self.done(1, constant=8.0))
+        claims = fig8.judge_curves(curves)
+        assert claims[0].verdict == "supported"  # min and identity are at 5.5 and 7
+        assert [c.verdict for c in claims[2:]] == ["not tested"] * 2
+        assert claims[2].gate.startswith("5 of 20 models are not trained (their SW2 is 1.1 times")
+        rows = fig8.stages(curves)
+        assert rows[-1].state == "5 not trained"
+        assert rows[0].state == "5 not trained"  # after 100 updates
+        assert rows[1].state == "5 trained"
+        far = fig8.judge_curves(self.curves(self.done(1, constant=2.0)))
+        assert {c.verdict for c in far} == {"not tested"}
+        assert "20 of 20 models have diverged" in far[2].gate
+
+    def test_a_random_rotation_of_each_seed_is_a_unit(self):
+        done = self.done(1)
+        for seed in range(5):
+            cell = SimpleNamespace(**vars(done[seed, "random:0"].cell))
+            cell.rotation = f"random:{seed}"
+            done[seed, "random:0"] = replace(done[seed, "random:0"], cell=cell)
+        claim = fig8.judge_curves(self.curves(done))[1]
+        assert (claim.verdict, claim.units) == ("supported", "5 random rotations")
+
+    @pytest.mark.parametrize(("spread", "verdict"), [(0.05, "supported"), (0.5, "inconclusive")])
     def test_alike_is_more_than_no_difference_found(self, spread, verdict):
         largest = 1 + spread * np.linspace(-1, 1, 5)
-        assert figure8.judge_alike("made up", largest, np.ones(5)).verdict == verdict
+        assert fig8.judge_alike("made up", largest, np.ones(5)).verdict == verdict
 
     def test_rows_count_wins(self):
-        rows = figure8.panel_rows("made up", self.done(1), range(5), self.KINDS)
-        assert [row["rotation"] for row in rows[::2]] == list(self.KINDS)
-        assert rows[0]["beats identity"] == "5 of 5"
-        assert rows[-1]["beats identity"] == "0 of 5"
+        rows = fig8.stages(self.curves(self.done(1)))
+        assert [row.rotation for row in rows[::2]] == list(self.KINDS)
+        assert rows[0].beats_identity == "5 of 5"
+        assert rows[-1].beats_identity == "0 of 5"
 
     def test_a_seed_whose_samples_are_not_finite_decides_nothing(self):
         done = self.done(1)
-        done[0, "min"] = record(1.0, {100: 11.0, 400: 5.5})
-        done[0, "min"].evaluations[-1].update(sw2=None, msw2=None)
-        claims = figure8.judge_panel("made up", done, range(5), self.KINDS)
-        assert [c.verdict for c in claims[3:6]] == ["not tested at this scale"] * 3
-        rows = figure8.panel_rows("made up", done, range(5), self.KINDS)
-        assert math.isnan(rows[1]["SW2"])
-        assert figure8.practical_numbers("made up", done, range(5), self.KINDS)
+        done[0, "min"] = record(1.0, {100: 11.0, 400: None})
+        curves = self.curves(done)
+        claims = fig8.judge_curves(curves)
+        assert [c.verdict for c in claims[:3]] == ["not tested"] * 3
+        assert math.isnan(fig8.stages(curves)[1].sw2)
+        assert fig8.stages(curves)[1].state == "1 diverged, 4 trained"
+        (note,) = fig8.practical_numbers(curves)  # of the checkpoint at which all are trained
+        assert "100 updates" in note
 
     def test_the_control_s_share_of_the_gain(self):
         """Identity less random is 2 of the 3 that the minimising rotation gains."""
-        notes = figure8.practical_numbers("made up", self.done(1), range(5), self.KINDS)
-        assert "a random rotation gives 0.67" in notes[1]
+        notes = fig8.practical_numbers(self.curves(self.done(1)))
+        assert "a random rotation gives 0.6666" in notes[1]
 
     def test_updates_to_reach(self):
-        reach = figure8.updates_to_reach
+        reach = fig8.updates_to_reach
         assert reach(1.0, [100, 400], [2.0, 0.5]) == pytest.approx(200)  # half-way in logarithms
         assert reach(3.0, [100, 400], [2.0, 0.5]) == 100
         assert reach(0.1, [100, 400], [2.0, 0.5]) is None
@@ -238,14 +320,55 @@ class TestFigure8:
 class TestFigure7:
     def test_no_digit_at_all_is_no_share_of_ones(self):
         """All of the samples of one seed are blank: nobody can say which digits they are."""
-        records = {kind: [record(1.0, {400: 5.0}) for _ in range(5)] for kind in ("min", "max")}
+
+        def one(blank, ones):
+            digits = DigitShares(
+                without_digit=Estimate(blank, 0.01),
+                without_digit_of_real=Estimate(0.01, 0.01),
+                classes=(0, 1),
+                shares=(1 - ones, ones),
+            )
+            return record(1.0, {400: 5.0}, digits=digits)
+
+        records = {
+            "min": [one(0.1, 0.5 + 0.01 * seed if seed else math.nan) for seed in range(5)],
+            "max": [one(0.9, 0.5 + 0.01 * seed) for seed in range(5)],
+        }
         records["identity"] = records["max"]
-        for kind, blank in (("min", 0.1), ("max", 0.9)):
-            for seed, one in enumerate(records[kind]):
-                ones = 0.5 + 0.01 * seed if kind == "max" or seed else None
-                one.evaluations[-1].update(without_digit=blank, share_of_ones=ones)
-        verdicts = [claim.verdict for claim in figure7._judge_digits("made up", records)]
-        assert verdicts == ["supported", "not tested at this scale"]
+        verdicts = [claim.verdict for claim in fig7.judge_digits("made up", records)]
+        assert verdicts == ["supported", "not tested"]
+
+
+class TestFigure6:
+    """Nine directions with eigenvalues 9 to 1, five seeds."""
+
+    DIRECTIONS = SimpleNamespace(values=torch.arange(9.0, 0.0, -1.0), cluster_of=lambda rank: None)
+
+    def judge(self, distance, **options):
+        noise = np.random.default_rng(0).normal(size=5)  # of the seed
+        done = {
+            (seed, rank): record(1.0, {400: distance(rank) + noise[seed]}, **options)
+            for seed in range(5)
+            for rank in range(9)
+        }
+        return fig6.judge_panel("made up", done, self.DIRECTIONS)
+
+    def test_directions_are_the_units(self):
+        claim = self.judge(lambda rank: 20.0 - rank)
+        assert (claim.verdict, claim.units) == ("supported", "9 directions")
+        assert claim.p_for == pytest.approx(1 / math.factorial(9))
+        assert self.judge(lambda rank: 20.0 + rank).verdict == "contradicted"
+        assert self.judge(lambda rank: 20.0 + (rank - 4) ** 2 % 7).verdict == "inconclusive"
+
+    def test_five_seeds_of_an_accident_are_one_accident(self):
+        """The first direction is worst in all seeds, the others are as they are."""
+        claim = self.judge(lambda rank: 30.0 if rank == 0 else 20.0 + rank % 3)
+        assert claim.verdict == "inconclusive"
+
+    def test_diverged_models_rank_nothing(self):
+        claim = self.judge(lambda rank: 20.0 - rank, constant=1.0)
+        assert claim.verdict == "not tested"
+        assert claim.reason.startswith("45 of 45 models have diverged (their SW2 is 16 times")
 
 
 class TestFigure2:
@@ -253,39 +376,46 @@ class TestFigure2:
         shape = (1, 8, 8)
         values, energies = {}, {}
         for name in ("canonical", "dct"):
-            parts = figure2.groups(name, shape)
+            parts = basis(name, shape).groups()
             hard = parts["low"] if name == "dct" else parts["inside"]
             values[name] = np.where(hard, 5.0, 1.0) + np.linspace(0, 0.1, 64)
             energies[name] = values[name] ** 2
-        claims = {c.text: c.verdict for c in figure2.judge_bases(values, energies, shape)}
+        claims = {c.text: c.verdict for c in fig2.judge_bases(values, energies, shape)}
         assert claims["dct: low frequencies are modelled worse"] == "supported"
         assert claims["canonical: the border is modelled better"] == "supported"
-        assert claims["vectors localised in space are modelled better"] == "not supported"
+        assert claims["vectors localised in space are modelled better"] == "contradicted"
         reverse = {k: -v for k, v in values.items()}
-        claims = {c.text: c.verdict for c in figure2.judge_bases(reverse, energies, shape)}
+        claims = {c.text: c.verdict for c in fig2.judge_bases(reverse, energies, shape)}
         claims.pop("vectors localised in space are modelled better")
-        assert set(claims.values()) == {"not supported"}
+        assert set(claims.values()) == {"contradicted"}
+        closed = fig2.judge_bases(values, energies, shape, "they have diverged")
+        assert {(c.verdict, c.reason) for c in closed} == {("not tested", "they have diverged")}
 
 
 def test_notes_name_what_is_missing():
-    records = [record(1.0, {400: 5.0}) for _ in range(3)]
-    for one, share in zip(records, (1.0, 0.5, 0.0), strict=True):
-        one.evaluations[-1]["finite_share"] = share
-    missing, broken = note_cells(records, 4, "digits")
+    records = [
+        record(1.0, {400: 5.0 if share else None}, finite_share=share) for share in (1.0, 0.5, 0.0)
+    ]
+    missing, broken = note_cells(records, 4, "torch", "digits")
     assert missing == "digits: 3 of 4 cells are finished"
     assert broken.startswith("digits: in 2 of 3 cells some samples are not finite")
-    assert note_cells(records[:1], 1) == []
-
-
-def test_tables_show_errors_beside_values():
-    assert format_value(1.23456, 0.0123) == "1.235 ± 0.012"
-    assert format_value(1.23456, math.nan) == "1.235"
-    assert format_value(None) == ""
-    lines = table_lines([{"a": 1.0, "a error": 0.5}, {"b": "x"}])
-    assert lines == ["| a | b |", "|---|---|", "| 1 ± 0.5 |  |", "|  | x |"]
+    assert note_cells(records[:1], 1, "torch") == []
+    assert note_cells(records[:1], 1, "other") == [
+        "cells were computed by different layers: 1 by torch"
+    ]
 
 
 def test_a_cell_names_its_family():
-    spec = figure6.PANELS["iddpm-area"]
-    assert str(spec) == "iddpm (area) 1x16x16"
-    assert str(replace(spec, options=())) == "iddpm 1x16x16"
+    assert str(FamilySpec.of(fig6.PAPER["iddpm-area"])) == "iddpm (area) 1x16x16"
+    assert str(FamilySpec.of(fig6.PAPER["dit-4"])) == "dit/4 1x16x16"
+
+
+@pytest.mark.parametrize("scale", ["laptop"])
+def test_committed_records_are_cells_of_the_figures(scale, tmp_path):
+    """What is in `results` is found, whatever computed it: nothing of it is computed again."""
+    results = Path(__file__).parents[1] / "results" / scale
+    store = Store(tmp_path / "store", archive=results)
+    context = Context(scale=scale, store=store, layers="another")
+    cells = list(fig2.all_cells(context).values())
+    assert store.missing(cells) == []
+    assert len(store.archive.records) >= 523

@@ -1,6 +1,7 @@
 """The Markov bound, the landscapes of Figure 5, symmetric networks, and predictions."""
 
 import math
+from dataclasses import replace
 
 import pytest
 import torch
@@ -17,17 +18,10 @@ from sads.theory import (
     symmetric_family,
     symmetrise,
 )
+from sads.theory.impulse import centred_impulse, symmetry_group
 from sads.theory.landscape import Landscape, draw_landscapes
-from sads.theory.symmetry import centred_impulse, dihedral_moves
 
-
-@pytest.fixture(autouse=True, scope="module")
-def one_thread():
-    """Small tensors: sharing them among threads takes several times as long."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 @pytest.fixture(scope="module")
@@ -48,9 +42,9 @@ def test_bound_holds_for_fresh_networks_in_every_direction(plane):
     for threshold in (0.5, 1.0, 2.0):
         bound = markov_bound(plane, around, threshold)
         observed = ((scores @ around.T).abs() >= threshold).double().mean(dim=0)
-        slack = 3 * (bound.energy_errors / threshold**2 + 0.5 / math.sqrt(1000))
+        slack = 3 * (bound.energies.errors / threshold**2 + 0.5 / math.sqrt(1000))
         assert (observed <= bound.bounds + slack).all()
-        assert float(bound.energies.max() / bound.energies.min()) > 10
+        assert float(bound.energies.values.max() / bound.energies.values.min()) > 10
 
 
 def test_bound_is_attained_by_a_two_point_law():
@@ -77,8 +71,8 @@ def test_energies_equal_the_geometry_s_and_directions_are_normalised(colored):
     bound = markov_bound(colored, 7 * v, threshold=1.0)
     for i in range(5):
         expected = colored.energy(v[i] / v[i].norm())
-        assert float(bound.energies[i]) == pytest.approx(expected.value, rel=1e-6)
-        assert float(bound.energy_errors[i]) == pytest.approx(expected.error, rel=1e-5)
+        assert bound.energies[i].value == pytest.approx(expected.value, rel=1e-6)
+        assert bound.energies[i].error == pytest.approx(expected.error, rel=1e-5)
 
 
 def test_a_basis_and_a_redundant_set_bound_the_whole_space(colored):
@@ -95,7 +89,7 @@ def test_a_basis_and_a_redundant_set_bound_the_whole_space(colored):
 def test_bound_prefers_the_preferred_direction(colored):
     sad = colored.directions()
     bound = markov_bound(colored, torch.cat([sad.preferred(1), sad.avoided(1)]))
-    torch.testing.assert_close(bound.energies, sad.values[[-1, 0]], rtol=1e-9, atol=0)
+    torch.testing.assert_close(bound.energies.values, sad.values[[-1, 0]], rtol=1e-9, atol=0)
     mean = float(sad.values.mean())
     assert bound.threshold == pytest.approx(3 * math.sqrt(mean))
 
@@ -142,8 +136,9 @@ def test_symmetrised_kernels_are_symmetric_to_the_bit(shape):
     axes = len(shape) - 2
     kernel = torch.randn(shape, generator=torch.Generator().manual_seed(0))
     given = symmetrise(kernel, axes)
-    for move in dihedral_moves(shape[2:]):
-        assert torch.equal(move(given), given)
+    flat = given.flatten(2)
+    for permutation in symmetry_group(shape[2:]):
+        assert torch.equal(flat[..., permutation], flat)
     assert not torch.equal(given, kernel)
 
 
@@ -154,9 +149,13 @@ def test_symmetrising_keeps_the_variance_of_entries():
 
 
 def test_dihedral_group_of_the_square_has_eight_elements():
+    """Against the four turns of the square and of its mirror image."""
     numbers = torch.arange(9).reshape(3, 3)
-    images = {tuple(move(numbers).flatten().tolist()) for move in dihedral_moves((3, 3))}
-    assert len(images) == 8
+    turned = [torch.rot90(x, k) for x in (numbers, numbers.T) for k in range(4)]
+    given = {tuple(permutation.tolist()) for permutation in symmetry_group((3, 3))}
+    assert given == {tuple(x.flatten().tolist()) for x in turned}
+    assert len(symmetry_group((3, 3, 3))) == 48  # of the cube
+    assert len(symmetry_group((3, 5))) == 4
 
 
 def test_nearest_resampling_is_lopsided_and_area_is_not():
@@ -209,7 +208,7 @@ def test_impulse_is_symmetric():
 
 
 def test_predictions_share_out_the_trace_and_show_hard_low_frequencies():
-    from sads.theory.predict import claims
+    from sads.theory.predictions import claims
 
     geometry = sads.estimate_geometry(sads.family("iddpm"), 256)
     predictions = predict(geometry)
@@ -217,9 +216,36 @@ def test_predictions_share_out_the_trace_and_show_hard_low_frequencies():
     for prediction in predictions.values():
         vectors = prediction.basis.vectors.double().flatten(1)
         expected = (vectors @ matrix @ vectors.T).diagonal()
-        torch.testing.assert_close(prediction.energies, expected)
+        torch.testing.assert_close(prediction.energies.values, expected)
         assert float(prediction.relative.mean()) == pytest.approx(1.0)
-    numbers = claims(predictions)
+    rows = {row.basis: row for row in claims(predictions)}
     for name in ("dct", "dst", "hadamard"):
-        assert numbers[name]["low frequencies"] > 5 * numbers[name]["high frequencies"]
-    assert numbers["canonical"]["border"] < 0.6 * numbers["canonical"]["inside"]
+        assert rows[name].low > 5 * rows[name].high
+        assert rows[name].border is None
+    assert rows["canonical"].border < 0.6 * rows["canonical"].inside
+    vectors = predictions["dst"].basis  # frequencies are counted from 1 to 16
+    low = [max(element.position) <= 8 for element in vectors.index]
+    expected = float(predictions["dst"].relative[torch.tensor(low)].mean())
+    assert rows["dst"].low == pytest.approx(expected)
+
+
+def test_too_few_batches_have_an_unknown_error_everywhere():
+    """With 2 to 7 batches; see `sads.estimates`."""
+    family = sads.family("cnn", (1, 4, 4))
+    whole = sads.estimate_geometry(family, 64)
+    x = torch.randn(50, 16, generator=torch.Generator().manual_seed(0))
+    for num in (2, 7, 8):
+        geometry = replace(whole, factors=whole.factors[:num], counts=whole.counts[:num])
+        both = sads.pair(geometry, x)
+        bound = markov_bound(geometry, torch.eye(16))
+        errors = [
+            *bound.energies.errors,
+            bound.span_energy.error,
+            *(e for p in predict(geometry).values() for e in p.energies.errors),
+            both.alignment().alpha.error,
+            both.alignment().minimum.error,
+            both.alignment().geometry_error,
+            both.rotation("min").alpha.error,
+            geometry.energy(x[0]).error,
+        ]
+        assert {math.isfinite(error) for error in errors} == {num >= 8}

@@ -10,16 +10,9 @@ import torch
 from PIL import Image
 
 import sads
-from sads.cli import main
+from sads.cli.main import main
 
-
-@pytest.fixture(autouse=True, scope="module")
-def one_thread():
-    """Small tensors: sharing them among threads takes several times as long."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 @pytest.fixture
@@ -39,6 +32,7 @@ def run(tmp_path, monkeypatch, capsys):
 COMMANDS = {
     "theorem1": ["--steps", "50", "--runs", "20"],
     "theorem2": ["mlp", "--shape", "1x4x4", "--networks", "32"],
+    "descent": ["mlp", "--shape", "1x4x4", "--networks", "32", "--rotations", "9"],
     "propositions": ["cnn", "--shape", "2x3x3", "--networks", "64"],
     "markov": ["--networks", "64"],
     "symmetry": ["--networks", "2"],
@@ -71,6 +65,28 @@ def test_predict_writes_a_picture(run, tmp_path):
     assert (tmp_path / "out" / "predict" / "predict.png").stat().st_size > 10_000
 
 
+def test_commands_show_the_objects_of_the_figures(run):
+    """The rows in the JSON are those of the figure's own object, estimates with their errors."""
+    from sads.experiments.figures.fig4 import compute_descent
+    from sads.files import plain
+
+    status, out, _ = run("theorem1", *COMMANDS["theorem1"], "--json")
+    assert status == 0
+    descent = compute_descent(steps=50, num_runs=20)
+    assert json.loads(out)["directions"] == plain(descent.table())
+    assert json.loads(out)["directions"][0]["simulated"].keys() == {"value", "error"}
+
+
+def test_an_image_is_chosen_by_its_index(run, files):
+    small = ["adaptive", "cnn", "--shape", "1x8x8", "--networks", "32", "--json", "--image"]
+    first, third = (json.loads(run(*small, f"small.npz:{i}")[1]) for i in (0, 2))
+    whole = json.loads(run(*small, "small.npz")[1])
+    assert whole["eigenvalues"] == first["eigenvalues"] != third["eigenvalues"]
+    status, _, err = run(*small, "small.npz:5")
+    assert status == 2
+    assert "5" in err
+
+
 def test_tables_are_printed(run):
     status, out, _ = run("theorem1", "--steps", "20", "--runs", "10")
     assert status == 0
@@ -88,16 +104,19 @@ def files(tmp_path):
     geometry = sads.estimate_geometry(sads.family("cnn", (1, 4, 4)), 32)
     geometry.save(tmp_path / "good.safetensors")
     zero = type(geometry)(
-        torch.zeros_like(geometry.factors), geometry.counts, geometry.lift, geometry.shape,
+        torch.zeros_like(geometry.factors),
+        geometry.counts,
+        geometry.lift,
+        geometry.shape,
         geometry.provenance,
-    )  # fmt: skip
+    )
     zero.save(tmp_path / "zero.safetensors")
 
 
 @pytest.mark.parametrize(
     ("arguments", "expected"),
     [
-        (["theorem2", "good.safetensors", "--images", "small.npz"], "give --shape 1x8x8"),
+        (["theorem2", "good.safetensors", "--images", "small.npz"], "expected 1x4x4"),
         (["theorem2", "zero.safetensors"], "the geometry is 0"),
         (["propositions", "zero.safetensors"], "the geometry is 0"),
         (["theorem2", "missing.safetensors"], "there is no file"),
@@ -108,7 +127,7 @@ def files(tmp_path):
         (["markov", "--threshold", "-1"], "threshold"),
         (["symmetry", "--level", "5000", "--networks", "1"], "level from 0 to 999"),
         (["adaptive", "cnn", "--image", "none.npz"], "none.npz"),
-        (["adaptive", "cnn", "--shape", "1x8"], "give --shape CxHxW"),
+        (["adaptive", "cnn", "--shape", "1x8"], "1x8"),
         (["theorem9"], "try --help"),
     ],
 )

@@ -7,8 +7,8 @@ import torch
 
 import sads
 from sads.errors import InvalidArgumentError, UndefinedGeometryError
-from sads.geometry.geometry import Geometry
-from sads.geometry.structure import Lift
+from sads.geometry.lift import Lift
+from sads.geometry.result import Geometry, Provenance
 from sads.networks import DiT
 from sads.theory import examples, transformer_factor
 from sads.theory.propositions import token_lift
@@ -16,13 +16,7 @@ from sads.theory.propositions import token_lift
 EXAMPLES = {example.name: example for example in examples()}
 
 
-@pytest.fixture(autouse=True, scope="module")
-def one_thread():
-    """Small tensors: sharing them among threads takes several times as long."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 def outer_product(family: sads.ScoreFamily, num_networks: int, seed: int = 0) -> Geometry:
@@ -36,7 +30,7 @@ def sampled(samples: torch.Tensor, shape: tuple[int, ...], batches: int = 16) ->
     parts = samples.double().chunk(batches)
     factors = torch.stack([p.T @ p / len(p) for p in parts])
     counts = torch.tensor([len(p) for p in parts])
-    provenance = {"family": {"name": "made", "options": {}}, "estimator": "outer-product"}
+    provenance = Provenance({"name": "made", "options": {}}, "outer-product")
     return Geometry(factors, counts, Lift.trivial(samples.shape[1]), shape, provenance)
 
 
@@ -94,7 +88,7 @@ def test_factors_rebuild_the_geometry():
     a, b = a @ a.T, b @ b.T
     ones = torch.ones(3, 3).double()
     truth = torch.kron(torch.eye(3).double(), a) + torch.kron(ones, b)
-    provenance = {"family": {"name": "made", "options": {}}, "estimator": "exact"}
+    provenance = Provenance({"name": "made", "options": {}}, "exact")
     counts = torch.zeros(1, dtype=torch.int64)
     geometry = Geometry(truth[None], counts, Lift.trivial(12), (3, 2, 2), provenance)
     form = sads.structure(geometry)["cnn"]

@@ -14,13 +14,7 @@ from sads.theory import LinearDSM, conditioning, expected_quadratic, optimal_sco
 SPECTRUM = [1.0, 0.5, 0.25, 0.125, 0.0625]
 
 
-@pytest.fixture(autouse=True, scope="module")
-def one_thread():
-    """Small tensors: sharing them among threads takes several times as long."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 def problem(index: int, sigma: float = 1.0, spectrum: list[float] = SPECTRUM) -> LinearDSM:

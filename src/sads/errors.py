@@ -4,6 +4,63 @@ Every message says what was given, what was expected and what to do. The command
 line prints it and exits with status 2.
 """
 
+import os
+import sysconfig
+import traceback
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+_NOT_USERS = tuple(
+    {
+        str(Path(__file__).parent) + os.sep,
+        *(sysconfig.get_path(name) + os.sep for name in ("stdlib", "purelib", "platlib")),
+        "<frozen",
+    }
+)
+LONGEST = 300  # characters of a message that is not ours
+
+
+def printable(name: object) -> str:
+    """A name from outside as it may be printed; what ends a line or moves the cursor is escaped.
+
+    >>> printable("a\\nb\\x1b[31m.png")
+    'a\\\\nb\\\\x1b[31m.png'
+    """
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in str(name))
+
+
+def describe_failure(error: BaseException) -> str:
+    """What went wrong in code that is not ours, and where: the last line of a traceback.
+
+    `model.py, line 12, in build: NameError: name 'x' is not defined`. The place is the last one in
+    a file of the user's: an error of PyTorch is shown where PyTorch was called.
+    """
+    message = printable(" ".join(str(error).split()))
+    if len(message) > LONGEST:
+        message = message[:LONGEST] + " ..."
+    name = type(error).__name__
+    what = f"{name}: {message}" if message else name
+    if isinstance(error, SyntaxError) and error.filename:
+        return f"{_shown(error.filename)}, line {error.lineno}: {name}: {error.msg}"
+    frames = [
+        frame
+        for frame in traceback.extract_tb(error.__traceback__)
+        if not frame.filename.startswith(_NOT_USERS)
+    ]
+    if not frames:
+        return what
+    inside = "" if frames[-1].name == "<module>" else f", in {frames[-1].name}"
+    return f"{_shown(frames[-1].filename)}, line {frames[-1].lineno}{inside}: {what}"
+
+
+def _shown(filename: str) -> str:
+    """A file as a user would call it: relative if it is below the current folder."""
+    path = Path(filename)
+    with suppress(ValueError, OSError):
+        path = path.relative_to(Path.cwd())
+    return printable(path)
+
 
 class SadsError(Exception):
     """Base of all errors that a user can cause and mend."""
@@ -11,6 +68,10 @@ class SadsError(Exception):
 
 class InvalidArgumentError(SadsError, ValueError):
     """A value outside what the function or command accepts."""
+
+
+class NotEnoughMemoryError(SadsError, MemoryError):
+    """Something that this machine cannot hold, found out before it was tried."""
 
 
 class NetworkError(SadsError):
@@ -61,9 +122,24 @@ class DivergedError(SadsError):
     """A training run whose loss became NaN or infinite."""
 
 
+class ExperimentError(SadsError):
+    """A cell whose numbers would not be those that its specification names."""
+
+
 class StoreError(SadsError):
     """A place that is not a store of experiments, or was written by a newer sads."""
 
 
-class ClusterError(SadsError):
+class RayClusterError(SadsError):
     """A Ray cluster that does not answer, or cannot run what was asked."""
+
+
+class InterruptedEstimate(KeyboardInterrupt):
+    """Ctrl-C during an estimate; `geometry` is that of the networks so far, or None.
+
+    A KeyboardInterrupt, so that whoever does not ask for the part stops.
+    """
+
+    def __init__(self, geometry: Any = None):
+        super().__init__("the estimate was interrupted")
+        self.geometry = geometry

@@ -1,17 +1,31 @@
-"""Files that appear whole or not at all."""
+"""Files that appear whole or not at all; JSON; digests."""
 
+import contextlib
+import dataclasses
+import hashlib
 import json
 import math
 import os
+import re
 import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from safetensors import SafetensorError, safe_open
-from torch import Tensor
+from safetensors import SafetensorError
 
-from sads.errors import OutputError, SadsError
+from sads.errors import OutputError, SadsError, printable
+from sads.estimates import Estimate
+from sads.tensorfile import TensorFile
+from sads.untrusted import DAMAGE, first_line, open_regular
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+ANYTHING_WRONG: tuple[type[Exception], ...] = (SadsError, *DAMAGE)
+TEMPORARY = ".sads-tmp-"  # how files begin that are being written
+DIGEST_CHUNK = 1 << 22  # numbers that are converted at a time
 
 
 @contextmanager
@@ -19,7 +33,7 @@ def replacing(path: Path) -> Iterator[Path]:
     """A temporary path to write to; it takes the place of `path` when the block succeeds."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        handle, name = tempfile.mkstemp(dir=path.parent, prefix=".", suffix=path.suffix)
+        handle, name = tempfile.mkstemp(dir=path.parent, prefix=TEMPORARY, suffix=path.suffix)
         os.close(handle)
         temporary = Path(name)
         try:
@@ -35,41 +49,69 @@ def replacing(path: Path) -> Iterator[Path]:
 
 
 @contextmanager
-def reading(
+def opening(
     path: Path, form: str, failure: type[SadsError], version: int = 1
-) -> Iterator[tuple[dict[str, Tensor], dict[str, str]]]:
-    """The tensors and the metadata of a safetensors file of ours, such as a `sads-geometry`.
+) -> Iterator[TensorFile]:
+    """A safetensors file of ours, such as a `sads-geometry`, as somebody else may have changed it.
 
-    What is missing from them, or does not fit together in the block, is a `failure` too.
+    Whatever is wrong with it, or does not fit together in the block, is a `failure` of one line.
     """
     what = form.removeprefix("sads-")
-    if not path.is_file():
-        raise failure(f"there is no file {path}; give a {what} written by sads")
+    if path.is_dir():
+        raise failure(f"there is no file {printable(path)}, but a folder; give a {what} in it")
     try:
-        with safe_open(path, framework="pt") as file:
-            metadata = file.metadata() or {}
-            if metadata.get("format") != form:
-                raise failure(f"{path} is not a {what} written by sads")
-            if int(metadata.get("format_version", 1)) > version:
+        with open_regular(path) as file:
+            content = TensorFile(file)
+            if content.metadata.get("format") != form:
+                raise failure(f"{printable(path)} is not a {what} written by sads")
+            written = content.metadata.get("format_version", "1")
+            if not re.fullmatch("[0-9]{1,9}", written, re.ASCII):
+                raise ValueError("its version is not a number")
+            if int(written) > version:
                 raise failure(
-                    f"{path} was written by a newer sads (format {metadata['format_version']}, "
-                    f"this one reads {version}): upgrade sads"
+                    f"{printable(path)} was written by a newer sads (format {written}, this one "
+                    f"reads {version}): upgrade sads"
                 )
-            tensors = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118
-        yield tensors, metadata
+            yield content
     except failure:
         raise
-    except (SafetensorError, OSError, KeyError, ValueError, RuntimeError, TypeError) as error:
+    except FileNotFoundError as error:
         raise failure(
-            f"{path} cannot be read as a {what} ({error}): it is damaged or another program's"
+            f"there is no file {printable(path)}; give a {what} written by sads"
         ) from error
+    except ANYTHING_WRONG as error:
+        raise failure(
+            f"{printable(path)} cannot be read as a {what} ({first_line(error)[:300]}): it is "
+            "damaged or another program's"
+        ) from error
+
+
+@contextmanager
+def reading(
+    path: Path, form: str, failure: type[SadsError], version: int = 1
+) -> Iterator[tuple[dict[str, "Tensor"], dict[str, str]]]:
+    """All tensors and the metadata of a safetensors file of ours; see `opening`."""
+    with opening(path, form, failure, version) as file:
+        yield dict(file), file.metadata
 
 
 def check_folder(folder: Path) -> None:
     """Make sure that results can be written to a folder before any work is done."""
-    with replacing(folder / ".sads") as temporary:
-        temporary.touch()
-    (folder / ".sads").unlink()
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.NamedTemporaryFile(dir=folder, prefix=TEMPORARY):
+            pass
+    except OSError as error:
+        raise OutputError(
+            f"cannot write to {folder}: {error}; choose a folder that you can write to"
+        ) from error
+
+
+def clear_leftovers(folder: Path) -> None:
+    """Remove what a killed process was writing to a folder that is now ours alone."""
+    for path in folder.glob(f"{TEMPORARY}*"):
+        with contextlib.suppress(OSError):
+            path.unlink()
 
 
 def _umask() -> int:
@@ -85,15 +127,49 @@ def write_json(path: Path, content: object) -> Path:
 
 
 def to_json(content: object) -> str:
-    """JSON as every reader takes it: what is not finite becomes null."""
-    return json.dumps(_finite(content), indent=2, allow_nan=False)
+    """JSON as every reader takes it; see `plain`."""
+    return json.dumps(plain(content), indent=2, allow_nan=False)
 
 
-def _finite(content: object) -> object:
-    if isinstance(content, float) and not math.isfinite(content):
-        return None
+def plain(content: object) -> object:
+    """What JSON can say of a result: what is not finite becomes null, an estimate both numbers.
+
+    >>> plain({"alpha": Estimate(1.5, math.inf), "shape": (1, 16)})
+    {'alpha': {'value': 1.5, 'error': None}, 'shape': [1, 16]}
+    """
+    if isinstance(content, Estimate):
+        return {"value": plain(content.value), "error": plain(content.error)}
+    if isinstance(content, float):
+        return content if math.isfinite(content) else None
+    if dataclasses.is_dataclass(content) and not isinstance(content, type):
+        return {f.name: plain(getattr(content, f.name)) for f in dataclasses.fields(content)}
     if isinstance(content, Mapping):
-        return {key: _finite(value) for key, value in content.items()}
+        return {str(key): plain(value) for key, value in content.items()}
     if isinstance(content, list | tuple):
-        return [_finite(value) for value in content]
-    return content
+        return [plain(value) for value in content]
+    if hasattr(content, "tolist"):  # of PyTorch or NumPy
+        return plain(content.tolist())
+    return str(content) if isinstance(content, Path) else content
+
+
+def digest(*parts: bytes) -> str:
+    """SHA-256 of some bytes, in hexadecimal."""
+    whole = hashlib.sha256()
+    for part in parts:
+        whole.update(part)
+    return whole.hexdigest()
+
+
+def file_digest(path: str | os.PathLike[str]) -> str:
+    """`digest` of a file's content, a piece at a time; `OSError` if it is not a regular file."""
+    whole = hashlib.sha256()
+    with open_regular(path) as file:
+        while part := file.read(DIGEST_CHUNK):
+            whole.update(part)
+    return whole.hexdigest()
+
+
+def tensor_digest(x: "Tensor") -> str:
+    """What data are called in provenances: of their numbers in float32, whatever type they have."""
+    parts = x.detach().reshape(-1).split(DIGEST_CHUNK)
+    return digest(*(p.cpu().float().contiguous().numpy().tobytes() for p in parts))[:16]

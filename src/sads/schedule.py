@@ -7,10 +7,12 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
+from sads.arguments import check_count
 from sads.errors import InvalidArgumentError
 
 SCHEDULES = ("linear", "cosine")
 PREDICTIONS = ("epsilon", "score", "x0", "v")
+MAX_LEVELS = 1_000_000
 
 
 @dataclass(frozen=True)
@@ -25,14 +27,16 @@ class Schedule:
     num_levels: int = 1000  # Table 1
 
     def __post_init__(self) -> None:
-        if self.name not in SCHEDULES:
+        if not isinstance(self.name, str) or self.name not in SCHEDULES:
             raise InvalidArgumentError(
                 f"unknown noise schedule {self.name!r}; choose one of {', '.join(SCHEDULES)}"
             )
-        if self.num_levels < 1 or (self.name == "linear" and self.num_levels <= 20):
+        check_count("num_levels", self.num_levels, 0)
+        least = 21 if self.name == "linear" else 1
+        if not least <= self.num_levels <= MAX_LEVELS:
             raise InvalidArgumentError(
                 f"a {self.name} schedule cannot have {self.num_levels} levels; "
-                "give more than 20 (linear) or at least 1 (cosine)"
+                f"give more than 20 (linear) or at least 1 (cosine), {MAX_LEVELS:,} at most"
             )
 
     @cached_property

@@ -18,7 +18,7 @@ these, except Haar's):
 
 import itertools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -30,10 +30,14 @@ from scipy.fft import dctn, dstn
 from scipy.linalg import hadamard
 from torch import Tensor
 
+from sads.arguments import check_count
+from sads.environment import check_samples
 from sads.errors import InvalidArgumentError
+from sads.shapes import format_shape
 
 Array = NDArray[np.float64]
 BASES = ("canonical", "dct", "dst", "hadamard", "haar")
+FREQUENCY_BASES = ("dct", "dst", "hadamard")
 
 
 @dataclass(frozen=True)
@@ -82,7 +86,7 @@ class Basis:
         if self.name in ("hadamard", "haar") and any(n & (n - 1) for n in self.shape[1:]):
             raise InvalidArgumentError(
                 f"the {self.name} basis needs sizes that are powers of two, got "
-                f"{'x'.join(map(str, self.shape))}: resize the images, or take dct or dst"
+                f"{format_shape(self.shape)}: resize the images, or take dct or dst"
             )
 
     @property
@@ -98,6 +102,7 @@ class Basis:
     def vectors(self) -> Tensor:
         """(D, *shape) float64."""
         n = math.prod(self.spatial)
+        check_samples(self.dimension, self.dimension, 6)
         unit = np.eye(n).reshape(n, *self.spatial)
         matrix = ANALYSIS[self.name](unit).reshape(n, n).T  # (vector, pixel)
         blocks = np.kron(np.eye(self.shape[0]), matrix)
@@ -111,9 +116,30 @@ class Basis:
             return tuple(
                 Element(c, *block) for c in channels for block in _haar_blocks(self.spatial)
             )
-        first = 1 if self.name == "dst" else 0  # a sine has no zero frequency
-        positions = list(itertools.product(*(range(first, n + first) for n in self.spatial)))
+        positions = list(itertools.product(*(range(n) for n in self.spatial)))
+        positions = [tuple(self._first + k for k in position) for position in positions]
         return tuple(Element(c, position) for c in channels for position in positions)
+
+    @property
+    def _first(self) -> int:
+        """The lowest place along an axis: a sine has no zero frequency."""
+        return 1 if self.name == "dst" else 0
+
+    def groups(self) -> dict[str, NDArray[np.bool_]]:
+        """The vectors that the paper speaks of, as masks (D,) by name.
+
+        `low` and `high`: frequencies (sequencies) in the lower half, or in the upper half, along
+        all axes. `border` and `inside`: pixels. The Haar basis has no such groups.
+        """
+        if self.name == "haar":
+            return {}
+        places = np.array([e.position for e in self.index]) - self._first  # (D, axes), from 0
+        sizes = np.array(self.spatial)
+        if self.name in FREQUENCY_BASES:
+            low = 2 * places < sizes
+            return {"low": np.asarray(low.all(axis=1)), "high": np.asarray((~low).all(axis=1))}
+        inside = np.asarray(((places > 0) & (places < sizes - 1)).all(axis=1))
+        return {"border": ~inside, "inside": inside}
 
     def layout(self, values: ArrayLike) -> Array:
         """Lay `D` numbers, one a vector, out as the paper's Figure 2 does.
@@ -161,7 +187,11 @@ def basis(name: str, shape: tuple[int, ...]) -> Basis:
     >>> dct.vectors.shape, str(dct.index[17])
     (torch.Size([256, 1, 16, 16]), 'channel 0, (1, 1)')
     """
-    return Basis(name, tuple(shape))
+    if isinstance(shape, str) or not isinstance(shape, Sequence):
+        raise InvalidArgumentError(
+            f"a shape is whole numbers (channels, *spatial), such as (1, 16, 16), got {shape!r}"
+        )
+    return Basis(name, tuple(check_count("a size of the shape", n, 0) for n in shape))
 
 
 def _hadamard(images: Array) -> Array:

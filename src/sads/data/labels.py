@@ -1,13 +1,16 @@
 """Class labels of images, where their source has any."""
 
+import os
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from sads.data.readers import reading_file
-from sads.errors import DataError
+from sads.arguments import as_path
+from sads.data.arrays import load_array
+from sads.errors import DataError, InvalidArgumentError, printable
 
 NAMES = ("labels", "y")
 
@@ -20,21 +23,30 @@ def load_labels(source: str | Path, limit: int | None = None) -> Tensor | None:
     >>> load_labels("digits", limit=5).tolist()
     [0, 1, 2, 3, 4]
     """
+    if limit is not None and limit < 1:
+        raise InvalidArgumentError(f"limit must be at least 1, got {limit!r}")
+    as_path(source)
     if str(source) == "digits":
         from sklearn.datasets import load_digits  # slow to import
 
         return torch.from_numpy(load_digits().target)[:limit]
     path = Path(source)
-    if path.suffix.lower() != ".npz":
+    if path.suffix.lower() != ".npz" or os.path.isdir(path):
         return None
-    with reading_file(path), np.load(path, allow_pickle=False) as arrays:
-        name = next((n for n in NAMES if n in arrays.files), None)
-        labels = None if name is None else arrays[name]
-    if labels is None:
+    chosen: list[str] = []
+
+    def choose(names: Sequence[str]) -> str | None:
+        chosen.extend(name for name in NAMES if name in names)
+        return chosen[0] if chosen else None
+
+    labels = load_array(path, choose)
+    if labels is None or not chosen:  # an npy file by another name has no labels
         return None
     if labels.ndim != 1 or labels.dtype.kind not in "iu":
         raise DataError(
-            f"{path} has {name} of shape {labels.shape} and type {labels.dtype}, expected one "
-            "whole number for each image"
+            f"{printable(path)} has {chosen[0]} of shape {labels.shape} and type {labels.dtype}, "
+            "expected one whole number for each image"
         )
+    if labels.size and int(labels.max()) > np.iinfo(np.int64).max:
+        raise DataError(f"{printable(path)} has {chosen[0]} up to {labels.max()}, expected classes")
     return torch.from_numpy(labels.astype(np.int64))[:limit]

@@ -6,7 +6,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from sads.arguments import as_tensor, check_count
+from sads.environment import check_samples
 from sads.errors import InvalidArgumentError
+from sads.seeds import check_seed
 
 
 def rank_one(vector: Tensor, num_samples: int, seed: int = 0) -> Tensor:
@@ -25,7 +28,8 @@ def rank_one(vector: Tensor, num_samples: int, seed: int = 0) -> Tensor:
     >>> rank_one(torch.ones(1, 4, 4), num_samples=3, seed=1).shape
     torch.Size([3, 1, 4, 4])
     """
-    _check_directions(vector[None], num_samples)
+    vector = as_tensor(vector, "the vector", floating=True)
+    _check_directions(vector[None], num_samples, seed)
     direction = vector.double() / vector.double().norm()
     size = np.random.default_rng(seed).standard_normal(num_samples)
     coordinate = math.sqrt(vector.numel()) * torch.from_numpy(size)
@@ -50,7 +54,8 @@ def sphere(vectors: Tensor, num_samples: int, seed: int = 0) -> Tensor:
     >>> sphere(torch.eye(16)[:3].reshape(3, 1, 4, 4), num_samples=1).square().sum().item()
     16.0
     """
-    _check_directions(vectors, num_samples)
+    vectors = as_tensor(vectors, "vectors", floating=True)
+    _check_directions(vectors, num_samples, seed)
     flat = vectors.double().flatten(1).cpu()
     rows = flat / flat.norm(dim=1, keepdim=True)
     if int(torch.linalg.matrix_rank(rows, rtol=1e-8)) < len(rows):
@@ -65,9 +70,9 @@ def sphere(vectors: Tensor, num_samples: int, seed: int = 0) -> Tensor:
     return samples.reshape(num_samples, *vectors.shape[1:]).float()
 
 
-def _check_directions(vectors: Tensor, num_samples: int) -> None:
-    if num_samples < 1:
-        raise InvalidArgumentError(f"num_samples must be at least 1, got {num_samples}")
+def _check_directions(vectors: Tensor, num_samples: int, seed: int) -> None:
+    check_count("num_samples", num_samples)
+    check_seed(seed)
     if vectors.ndim < 2 or vectors.numel() == 0:
         raise InvalidArgumentError(
             f"expected directions of shape (number, *shape), got {tuple(vectors.shape)}"
@@ -78,3 +83,4 @@ def _check_directions(vectors: Tensor, num_samples: int) -> None:
             "a direction must be finite and not zero, got one of length "
             f"{next(float(n) for n in lengths if not (n.isfinite() and n > 0)):g}"
         )
+    check_samples(num_samples, vectors[0].numel())

@@ -1,9 +1,11 @@
 """A trained score network with what is needed to use it: the family it is from."""
 
 import json
+import math
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from contextlib import nullcontext
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -11,33 +13,70 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
-from sads.errors import CheckpointError
-from sads.family import ARCHITECTURES, Factory, ScoreFamily, family
-from sads.files import reading, replacing
-from sads.schedule import Schedule
+from sads.arguments import as_path
+from sads.decoding import decode
+from sads.diffusion.options import TrainingOptions
+from sads.diffusion.weights import bounded_construction, check_fit, fill, meta_device
+from sads.errors import CheckpointError, printable
+from sads.families import ARCHITECTURES, Description, Factory, ScoreFamily, family
+from sads.files import opening, plain, reading, replacing
+from sads.geometry.lift import MAX_DIMENSION
+from sads.networks.gaussian import GaussianPart
+from sads.shapes import MAX_AXES
+from sads.tensorfile import TensorFile
+from sads.untrusted import parse_json
 
 FORMAT = "sads-model"
+PREFIX = "network."  # of the names of weights
+UNKNOWN = "unknown"  # layers of a model that was trained before their name was kept
+
+
+@dataclass(frozen=True)
+class TrainingProvenance:
+    """How a model was trained: by what, on what, where. Nothing is known if sads did not do it."""
+
+    family: Mapping[str, Any] = field(default_factory=dict)  # `ScoreFamily.describe()`
+    options: TrainingOptions | None = None
+    data: str = ""  # digest of the samples
+    num_samples: int = 0
+    seconds: float = 0.0
+    compiled: bool = False
+    layers: str = UNKNOWN  # "sads-cpu-1", "torch"; joined by +, if it was continued elsewhere
+    versions: Mapping[str, str] = field(default_factory=dict)
+    rotation: Mapping[str, Any] | None = None  # of the data, if somebody rotated them
+    data_range: tuple[float, float] | None = None  # least and largest value, before a rotation
+
+    @staticmethod
+    def from_json(text: str) -> "TrainingProvenance":
+        """What `plain` made of a provenance, perhaps by an older sads, or `ValueError`."""
+        return decode(TrainingProvenance, parse_json(text))
 
 
 @dataclass(frozen=True, eq=False)
 class ScoreModel:
     """A network of a family with trained weights.
 
-    `losses` holds the loss of every update. `provenance` says how it was trained.
+    `losses` holds the loss of every update. `provenance` says how it was trained. If the data
+    were centred, `mean` was taken off them, and is added to samples.
     """
 
     family: ScoreFamily
     network: nn.Module
     losses: Tensor = field(default_factory=lambda: torch.empty(0))
-    provenance: Mapping[str, Any] = field(default_factory=dict)
+    provenance: TrainingProvenance = field(default_factory=TrainingProvenance)
+    mean: Tensor | None = None  # (*shape) float32
 
     def save(self, path: str | os.PathLike[str]) -> Path:
         """Write weights and provenance as safetensors, all at once or not at all."""
         tensors = {f"network.{k}": v.contiguous() for k, v in self.network.state_dict().items()}
+        if self.family.skip is not None:
+            tensors |= {f"skip.{k}": v for k, v in self.family.skip.tensors().items()}
+        if self.mean is not None:
+            tensors["mean"] = self.mean.float().contiguous()
         metadata = {
             "format": FORMAT,
             "family": json.dumps(self.family.describe()),
-            "provenance": json.dumps(self.provenance),
+            "provenance": json.dumps(plain(self.provenance)),
         }
         with replacing(Path(path)) as temporary:
             save_file({**tensors, "losses": self.losses}, temporary, metadata)
@@ -50,47 +89,104 @@ def load_model(
     """Read a model that `ScoreModel.save` or a training run wrote.
 
     A model of a family that sads knows by name is rebuilt from its options; for your own networks
-    pass the family, or the function that builds them.
+    pass the family, or the function that builds them. The file has the skip of the model, if any.
     """
-    tensors, metadata = read_tensors(path, FORMAT)
-    described = json.loads(metadata["family"])
-    if not isinstance(score_family, ScoreFamily):
-        score_family = family_from_description(described, path, score_family)
-    if score_family.describe() != described:
-        raise CheckpointError(
-            f"{path} holds a model of {described}, not of {score_family.describe()}; "
-            "give the family that it was trained with"
-        )
-    with torch.random.fork_rng(devices=[]):
-        network = score_family.build()
-    weights = {k.removeprefix("network."): v for k, v in tensors.items() if k != "losses"}
-    try:
-        network.load_state_dict(weights)
-    except RuntimeError as error:
-        raise CheckpointError(
-            f"the weights in {path} do not fit the family: {str(error).splitlines()[0]}"
-        ) from error
-    return ScoreModel(
-        score_family, network.eval(), tensors["losses"], json.loads(metadata["provenance"])
+    with opening(as_path(path), FORMAT, CheckpointError) as file:
+        provenance = TrainingProvenance.from_json(file.metadata["provenance"])
+        described = parse_json(file.metadata["family"])
+        if not isinstance(described, dict):
+            raise ValueError("it does not say of which family its model is")
+        skip = described.pop("skip", None)
+        trusted = isinstance(score_family, ScoreFamily)
+        if not isinstance(score_family, ScoreFamily):
+            score_family = _described_family(described, file, printable(path), score_family)
+        score_family = replace(score_family, skip=None)
+        if score_family.describe() != described:
+            raise CheckpointError(
+                f"{printable(path)} holds a model of {printable(described)[:300]}, not of "
+                f"{score_family.describe()}; give the family that it was trained with"
+            )
+        bounds = nullcontext() if trusted else bounded_construction(file, PREFIX)
+        with torch.random.fork_rng(devices=[]), bounds:
+            network = score_family.build()
+        try:
+            fill(network.state_dict(), file, PREFIX)
+        except ValueError as error:
+            raise CheckpointError(
+                f"the weights in {printable(path)} do not fit the family: {error}; give the family "
+                "that it was trained with"
+            ) from error
+        file.expect("losses", file.entry("losses").dtype, None)
+        losses = file["losses"]
+        if not losses.is_floating_point():
+            raise ValueError("its losses are not numbers")
+        score_family = replace(score_family, skip=_read_skip(skip, file, score_family.dimension))
+        mean = _read_mean(file, score_family.shape)
+        return ScoreModel(score_family, network.eval(), losses, provenance, mean)
+
+
+def _read_skip(described: Any, file: TensorFile, dimension: int) -> GaussianPart | None:
+    """The Gaussian part in the file of a model; `ValueError` if it does not fit."""
+    if described is None:
+        return None
+    if not isinstance(described, dict) or described.get("kind") != "gaussian":
+        raise ValueError("the skip of its model is of a kind that is not known")
+    rank = file.entry("skip.values").shape[0] if file.entry("skip.values").shape else 0
+    file.expect("skip.mean", "float64", dimension)
+    file.expect("skip.vectors", "float32", dimension, rank)
+    file.expect("skip.values", "float64", rank)
+    file.expect("skip.rest", "float64")
+    return GaussianPart(
+        mean=file["skip.mean"],
+        vectors=file["skip.vectors"],
+        values=file["skip.values"],
+        rest=float(file["skip.rest"]),
     )
 
 
-def family_from_description(
-    described: Mapping[str, Any], path: str | os.PathLike[str], factory: Factory | None = None
+def _read_mean(file: TensorFile, shape: tuple[int, ...]) -> Tensor | None:
+    """The mean of the data in the file of a model that was trained on centred data."""
+    if "mean" not in file.entries:
+        return None
+    file.expect("mean", "float32", *shape)
+    mean = file["mean"]
+    if not mean.isfinite().all():
+        raise ValueError("the mean of its data is not finite")
+    return mean
+
+
+def _described_family(
+    content: Any, file: TensorFile, path: str, factory: Factory | None
 ) -> ScoreFamily:
-    if factory is None and described["name"] not in ARCHITECTURES:
+    """The family that `describe()` described, if it is one that the weights of the file fit.
+
+    Before that is known it is built without memory, on PyTorch's device `meta`: what a file says
+    can be anything, such as a billion channels.
+    """
+    described = decode(Description, content)
+    if factory is None and described.name not in ARCHITECTURES:
         raise CheckpointError(
-            f"{path} holds a model of {described['name']!r}, which sads does not know by name; "
-            "pass the family that builds it"
+            f"{path} holds a model of {printable(described.name)[:60]!r}, which sads does not know "
+            "by name; pass the family that builds it"
         )
-    options = {k: tuple(v) if isinstance(v, list) else v for k, v in described["options"].items()}
-    return family(
-        factory or described["name"],
-        tuple(described["shape"]),
-        prediction=described["prediction"],
-        schedule=Schedule(**described["schedule"]),
-        **options,
-    )
+    if not 0 < math.prod(described.shape) <= MAX_DIMENSION or len(described.shape) > MAX_AXES:
+        raise ValueError("the shape of its data is not one")
+    options = {k: tuple(v) if isinstance(v, list) else v for k, v in described.options.items()}
+    if reserved := {"name", "shape", "prediction", "schedule"} & options.keys():
+        raise ValueError(f"its network has the option {min(reserved)!r}")
+    with nullcontext() if factory else meta_device(), bounded_construction(file, PREFIX):
+        made = family(
+            factory or described.name,
+            described.shape,
+            prediction=described.prediction,
+            schedule=described.schedule,
+            **options,
+        )
+        if factory is None:
+            network = made.build()
+            check_fit(network.state_dict(), file, PREFIX)
+            made.check_output(network(torch.zeros(1, *made.shape), torch.zeros(1)), 1)
+    return made
 
 
 def read_tensors(
@@ -105,4 +201,5 @@ def noise_from_output(score_family: ScoreFamily, output: Tensor, x: Tensor, leve
     """What the network's output at one level says about the noise in `x`."""
     a, b = score_family.schedule.score_coefficients(score_family.prediction)
     sigma = float(score_family.schedule.sigma[level])
-    return -sigma * (float(a[level]) * x + float(b[level]) * output)
+    whole = score_family.with_skip(output, x, torch.tensor([level]))
+    return -sigma * (float(a[level]) * x + float(b[level]) * whole)

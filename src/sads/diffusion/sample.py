@@ -5,21 +5,33 @@ yields after every step; the last state is the sample. `denoise(x, level)` is th
 prediction of the noise in `x`; `noise()` draws Gaussian noise like `x`.
 """
 
-import hashlib
 import itertools
 import math
+import os
 import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
 
+from sads.arguments import check_count, check_type
+from sads.diffusion.clipping import Clip, Clipping, clipping_of, frame_of
+from sads.diffusion.forward import fast_inference
 from sads.diffusion.model import ScoreModel, noise_from_output
-from sads.diffusion.speed import count_flops, fast_inference, is_compiled, one_thread_each
-from sads.errors import InvalidArgumentError
-from sads.family import ScoreFamily
-from sads.geometry.estimate import usable_device
+from sads.diffusion.work import count_flops
+from sads.environment import check_samples, usable_device
+from sads.errors import CheckpointError, InvalidArgumentError, printable
+from sads.families import ScoreFamily
+from sads.files import digest, tensor_digest
+from sads.partial import Partial
+from sads.rotations.rotation import Rotation
 from sads.schedule import Schedule
+from sads.seeds import check_seed, torch_stream
+from sads.threads import worker_pool
+from sads.untrusted import DAMAGE
 
 Denoise = Callable[[Tensor, int], Tensor]
 Sampler = Callable[[Schedule, list[int], Tensor, Denoise, Callable[[], Tensor]], Iterator[Tensor]]
@@ -27,6 +39,7 @@ Progress = Callable[[int, int, float], None]  # steps so far, steps in all, shar
 
 BATCH_FLOPS = 6e9  # of a batch on one core: 100 samples of the paper's iDDPM
 MAX_BATCH = 1000
+PARTIAL_FORMAT = "sads-partial-samples"
 BLOCK = 50  # samples that share a random stream, so that results do not depend on the batch size
 
 
@@ -115,6 +128,18 @@ SAMPLERS: dict[str, Sampler] = {
 }
 
 
+def register_sampler(name: str, sampler: Sampler) -> None:
+    """Make a sampler of your own known by name: a generator of states, as those above."""
+    if not isinstance(name, str) or not name or not callable(sampler):
+        raise InvalidArgumentError(
+            f"a sampler has a name and a generator of states, got {name!r} and "
+            f"{type(sampler).__name__}"
+        )
+    if name in SAMPLERS:
+        raise InvalidArgumentError(f"there is a sampler {name!r} already; choose another name")
+    SAMPLERS[name] = sampler
+
+
 def sample(
     model: ScoreModel,
     num_samples: int,
@@ -122,9 +147,13 @@ def sample(
     steps: int = 1000,
     sampler: str = "ddpm",
     seed: int = 0,
+    clip: Clip | None = None,
+    rotation: Rotation | None = None,
     batch_size: int | None = None,
     device: str | torch.device = "cpu",
     compile: bool | None = None,
+    checkpoint: str | os.PathLike[str] | None = None,
+    checkpoint_seconds: float | None = None,
     progress: Progress | None = None,
 ) -> Tensor:
     """`num_samples` samples from a model, (N, *shape) float32.
@@ -133,29 +162,103 @@ def sample(
         steps: evaluations of the network per sample, spread evenly over the levels.
         sampler: `"ddpm"` (the paper's), `"ddim"`, `"dpm-solver"` (good from 20 steps on) or
             `"langevin"`.
+        clip: keep the prediction of `x_0` within `(low, high)` at every step, in the frame of the
+            data; `"data"` is the range of the data that the model was trained on.
+        rotation: the one that the data were rotated by. Samples are rotated back.
         batch_size: samples at a time, rounded up to a multiple of 50; does not change the result.
             By default few of a large network and many of a small one. On the CPU every core works
             at a batch of its own, so that none waits for another after every layer.
+        checkpoint: file in which finished batches are kept while others are drawn. The same call
+            continues from it, after `kill -9` too, to the same samples. It is left there at the
+            end: remove it when the samples are saved.
+        checkpoint_seconds: between two writes of it; 30 if not given.
         progress: called with network evaluations so far, in all, and the share done.
     """
+    return draw(
+        model,
+        num_samples,
+        steps=steps,
+        sampler=sampler,
+        seed=seed,
+        clip=clip,
+        rotation=rotation,
+        batch_size=batch_size,
+        device=device,
+        compile=compile,
+        checkpoint=checkpoint,
+        checkpoint_seconds=checkpoint_seconds,
+        progress=progress,
+    ).values
+
+
+@dataclass(frozen=True, eq=False)
+class Samples:
+    """Samples of a model, and the name of the layers that computed them."""
+
+    values: Tensor  # (N, *shape) float32
+    layers: str
+    compiled: bool
+
+
+def draw(
+    model: ScoreModel,
+    num_samples: int,
+    *,
+    steps: int = 1000,
+    sampler: str = "ddpm",
+    seed: int = 0,
+    clip: Clip | None = None,
+    rotation: Rotation | None = None,
+    batch_size: int | None = None,
+    device: str | torch.device = "cpu",
+    compile: bool | None = None,
+    checkpoint: str | os.PathLike[str] | None = None,
+    checkpoint_seconds: float | None = None,
+    progress: Progress | None = None,
+) -> Samples:
+    """What `sample` draws, with the name of what computed it, for the record."""
+    check_type(
+        model, ScoreModel, "the model", "give one that sads.train or sads.load_model returned"
+    )
     _check(num_samples, steps, sampler, model.family.schedule, batch_size, seed)
+    check_samples(num_samples, model.family.dimension)
+    frame = frame_of(model, rotation)
+    clipping = clipping_of(model, clip, frame)
     device = usable_device(device)
     num_workers = torch.get_num_threads() if device.type == "cpu" else 1
     share = math.ceil(num_samples / num_workers)
     size = min(batch_size or default_batch_size(model.family, device), share)
     size = BLOCK * math.ceil(size / BLOCK)
-    starts = range(0, num_samples, size)
-    num_workers = min(num_workers, len(starts))
+    partial = Partial(
+        checkpoint,
+        PARTIAL_FORMAT,
+        {
+            "family": model.family.describe(),
+            "weights": "" if checkpoint is None else _digest_weights(model),
+            "clip": None if checkpoint is None else _digest_clipping(clipping),
+            "samples": num_samples,
+            "steps": steps,
+            "sampler": sampler,
+            "seed": seed,
+        },
+        checkpoint_seconds,
+    )
+    batches = _Batches.load(partial, num_samples, size, model.family.shape)
+    size = batches.size
+    starts = batches.missing()
+    num_workers = min(num_workers, max(1, len(starts)))
     network = model.network.to(device).eval()
     levels = spread_levels(model.family.schedule.num_levels, steps)
-    total = len(starts) * steps
-    steps_done = itertools.count(1)
+    total = batches.count * steps
+    steps_done = itertools.count((batches.count - len(starts)) * steps + 1)
     stopped = threading.Event()
 
     def walk(start: int) -> Tensor:
         """One batch, from noise to samples."""
-        last = start + size if is_compiled(forward) else min(start + size, num_samples)
-        streams = [_generator(seed, b) for b in range(start // BLOCK, math.ceil(last / BLOCK))]
+        last = start + size if forward.compiled else min(start + size, num_samples)
+        streams = [
+            torch_stream("sample", seed, b) for b in range(start // BLOCK, math.ceil(last / BLOCK))
+        ]
 
         def noise() -> Tensor:
             draws = [torch.randn(BLOCK, *model.family.shape, generator=g) for g in streams]
@@ -168,25 +271,132 @@ def sample(
                 if progress:
                     progress(done, total, done / total)
                 if stopped.is_set():
-                    break
-        return state.contiguous().cpu()
+                    raise _StoppedError
+        return state.contiguous().cpu()[: num_samples - start]
 
     def denoise(x: Tensor, level: int) -> Tensor:
         time = model.family.schedule.network_time(torch.tensor([level])).expand(len(x)).to(device)
-        return noise_from_output(model.family, forward(x, time), x, level)
+        eps = noise_from_output(model.family, forward(x, time), x, level)
+        if clipping is None:
+            return eps
+        return clipping.noise(eps, x, _abar(model.family.schedule, level))
 
-    with (
-        one_thread_each(num_workers) as pool,
-        fast_inference(network, model.family, num_samples * steps, size, compile) as forward,
-    ):
-        if pool is None:
-            parts = [walk(start) for start in starts]
-        else:
-            try:
-                parts = list(pool.map(walk, starts))
-            finally:
-                stopped.set()  # if one batch fails, or on Ctrl-C, the others stop
-    return torch.cat(parts)[:num_samples]
+    with worker_pool(num_workers) as pool:
+        forward = fast_inference(network, model.family, num_samples * steps, size, compile)
+        batches.layers.add(forward.layers)
+        try:
+            for start, part in _as_they_end(pool, walk, starts):
+                batches.add(start, part)
+                if partial.due:
+                    partial.save(batches.tensors())
+        except KeyboardInterrupt:
+            stopped.set()
+            if batches.any():
+                partial.save(batches.tensors())
+            raise
+        finally:
+            stopped.set()  # if one batch fails, the others stop
+    y = frame.to_data(batches.values())
+    if clipping is not None:
+        y = clipping.samples(y)
+    return Samples(y, "+".join(sorted(batches.layers)), forward.compiled)
+
+
+class _StoppedError(Exception):
+    """Raised in the batches that are left when one fails, or on Ctrl-C."""
+
+
+def _as_they_end(
+    pool: ThreadPoolExecutor | None, function: Callable[[int], Tensor], starts: list[int]
+) -> Iterator[tuple[int, Tensor]]:
+    """Each start with its result, as soon as it is there."""
+    if pool is None:
+        yield from ((start, function(start)) for start in starts)
+        return
+    futures = {pool.submit(function, start): start for start in starts}
+    for future in as_completed(futures):
+        yield futures[future], future.result()
+
+
+class _Batches:
+    """Batches of samples that are drawn, by the number of their first sample."""
+
+    def __init__(self, num_samples: int, size: int):
+        self.num_samples, self.size = num_samples, size
+        self.layers: set[str] = set()  # that have drawn them
+        self._parts: dict[int, Tensor] = {}
+
+    @classmethod
+    def load(
+        cls, partial: Partial, num_samples: int, size: int, shape: tuple[int, ...]
+    ) -> "_Batches":
+        """From the file of an earlier process, with its size of batches; or at the start."""
+        tensors = partial.load()
+        if tensors is None:
+            return cls(num_samples, size)
+        try:
+            batches = cls(num_samples, int(tensors["size"]))
+            batches.layers = set(bytes(tensors["layers"].tolist()).decode().split("+"))
+            parts = tensors["samples"].split(tensors["lengths"].tolist())
+            for start, part in zip(tensors["starts"].tolist(), parts, strict=True):
+                length = min(batches.size, num_samples - start)
+                fits = part.shape == (length, *shape) and part.dtype == torch.float32
+                if not fits or start % batches.size or length < 1 or start < 0:
+                    raise ValueError("its parts do not fit together")
+                batches.add(start, part)
+            if batches.size < 1 or batches.size % BLOCK:
+                raise ValueError("batches of such a size are not drawn")
+        except DAMAGE as error:
+            raise CheckpointError(
+                f"{printable(partial.path)} cannot be continued ({error}); remove it to start "
+                "afresh"
+            ) from error
+        return batches
+
+    def tensors(self) -> dict[str, Tensor]:
+        """What `load` reads."""
+        parts = dict(sorted(self._parts.items()))
+        return {
+            "size": torch.tensor(self.size),
+            "layers": torch.tensor(list("+".join(sorted(self.layers)).encode())),
+            "starts": torch.tensor(list(parts)),
+            "lengths": torch.tensor([len(part) for part in parts.values()]),
+            "samples": torch.cat(list(parts.values())),
+        }
+
+    @property
+    def count(self) -> int:
+        """How many there are to be in the end."""
+        return math.ceil(self.num_samples / self.size)
+
+    def add(self, start: int, part: Tensor) -> None:
+        self._parts[start] = part
+
+    def any(self) -> bool:
+        return bool(self._parts)
+
+    def missing(self) -> list[int]:
+        return [s for s in range(0, self.num_samples, self.size) if s not in self._parts]
+
+    def values(self) -> Tensor:
+        return torch.cat([self._parts[start] for start in sorted(self._parts)])
+
+
+def _digest_weights(model: ScoreModel) -> str:
+    tensors = dict(model.network.state_dict())
+    if model.family.skip is not None:
+        tensors |= {f"skip.{name}": t for name, t in model.family.skip.tensors().items()}
+    parts = (f"{name} {tensor_digest(tensor)}".encode() for name, tensor in tensors.items())
+    return digest(*parts)[:16]
+
+
+def _digest_clipping(clipping: Clipping | None) -> list[Any] | None:
+    """The range, and where in it some points of the network's frame are: that tells the frame."""
+    if clipping is None:
+        return None
+    shape = clipping.shape
+    points = torch.linspace(-1, 1, 2 * math.prod(shape)).reshape(2, *shape)
+    return [clipping.low, clipping.high, tensor_digest(clipping.frame.to_data(points))]
 
 
 def default_batch_size(family: ScoreFamily, device: torch.device) -> int:
@@ -210,11 +420,6 @@ def _clean(x: Tensor, eps: Tensor, abar: float) -> Tensor:
     return (x - math.sqrt(1 - abar) * eps) / math.sqrt(abar)
 
 
-def _generator(seed: int, block: int) -> torch.Generator:
-    content = hashlib.sha256(f"sample,{seed},{block}".encode()).digest()
-    return torch.Generator().manual_seed(int.from_bytes(content[:8], "little"))
-
-
 def _check(
     num_samples: int,
     steps: int,
@@ -223,16 +428,15 @@ def _check(
     batch_size: int | None,
     seed: int,
 ) -> None:
-    if num_samples < 1 or (batch_size is not None and batch_size < 1) or seed < 0:
-        raise InvalidArgumentError(
-            f"num_samples and batch_size must be at least 1 and the seed not negative, "
-            f"got {num_samples}, {batch_size} and {seed}"
-        )
-    if not 1 <= steps <= schedule.num_levels:
+    check_count("num_samples", num_samples)
+    if batch_size is not None:
+        check_count("batch_size", batch_size)
+    check_seed(seed)
+    if not 1 <= check_count("steps", steps, 0) <= schedule.num_levels:
         raise InvalidArgumentError(
             f"steps must be between 1 and the {schedule.num_levels} levels, got {steps}"
         )
-    if sampler not in SAMPLERS:
+    if not isinstance(sampler, str) or sampler not in SAMPLERS:
         raise InvalidArgumentError(
             f"unknown sampler {sampler!r}; choose one of {', '.join(SAMPLERS)}"
         )

@@ -5,75 +5,38 @@ So a checkpoint needs no random state: weights, the optimiser's moments and the 
 update say everything, and a run that was killed ends in the same weights as one that was not.
 """
 
-import hashlib
-import json
 import math
-import platform
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, replace
 from functools import partial, reduce
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors.torch import save_file
 from torch import Tensor, nn
 
-from sads.diffusion.model import ScoreModel, read_tensors
-from sads.diffusion.speed import fast_forward, is_compiled, num_shards, one_thread_each
-from sads.errors import CheckpointError, DataError, DivergedError, InvalidArgumentError
-from sads.family import ScoreFamily
-from sads.files import replacing
-from sads.geometry.estimate import usable_device
+from sads.arguments import as_tensor, check_count
+from sads.diffusion.checkpoints import TrainingState, load_checkpoint, save_checkpoint
+from sads.diffusion.clipping import range_of
+from sads.diffusion.forward import fast_forward
+from sads.diffusion.model import ScoreModel, TrainingProvenance
+from sads.diffusion.options import TrainingOptions
+from sads.diffusion.work import num_shards
+from sads.environment import usable_device, versions
+from sads.errors import CheckpointError, DataError, DivergedError
+from sads.families import ScoreFamily, as_family
+from sads.files import tensor_digest
+from sads.seeds import torch_stream
+from sads.threads import worker_pool
 
-FORMAT = "sads-checkpoint"
-
+Network = Callable[[Tensor, Tensor], Tensor]  # of noised samples and their times
 Progress = Callable[[int, int, float], None]  # updates so far, updates in all, loss
 
 
-@dataclass(frozen=True)
-class TrainingOptions:
-    """How to train; the defaults are Table 1's for rank-one data."""
-
-    iterations: int = 2000  # Table 1
-    batch_size: int = 1000  # Table 1
-    learning_rate: float = 1e-4  # Table 1
-    max_gradient_norm: float = 1.0
-    ema_decay: float | None = None
-    seed: int = 0
-
-    def __post_init__(self) -> None:
-        for name in ("iterations", "batch_size"):
-            if getattr(self, name) < 1:
-                raise InvalidArgumentError(f"{name} must be at least 1, got {getattr(self, name)}")
-        for name in ("learning_rate", "max_gradient_norm"):
-            if not 0 < getattr(self, name) < math.inf:
-                raise InvalidArgumentError(f"{name} must be positive, got {getattr(self, name)}")
-        if self.ema_decay is not None and not 0 < self.ema_decay < 1:
-            raise InvalidArgumentError(f"ema_decay lies between 0 and 1, got {self.ema_decay}")
-        if self.seed < 0:
-            raise InvalidArgumentError(f"the seed cannot be negative, got {self.seed}")
-
-
-@dataclass
-class TrainingState:
-    """Everything that a run has after `iteration` updates."""
-
-    network: nn.Module
-    optimiser: torch.optim.Adam
-    average: dict[str, Tensor] | None  # of the weights, if asked for
-    losses: list[float]
-
-    @property
-    def iteration(self) -> int:
-        return len(self.losses)
-
-
 def train(
-    family: ScoreFamily,
+    family: ScoreFamily | str,
     x: Tensor,
     *,
     iterations: int = 2000,
@@ -82,6 +45,7 @@ def train(
     max_gradient_norm: float = 1.0,
     ema_decay: float | None = None,
     seed: int = 0,
+    centre: bool = False,
     checkpoint: str | Path | None = None,
     checkpoint_every: int = 100,
     device: str | torch.device = "cpu",
@@ -95,21 +59,36 @@ def train(
 
     Args:
         ema_decay: also average the weights with this decay, and return the average.
+        centre: train on `x` without its mean, which the model keeps and adds to samples.
         compile: force `torch.compile` on or off; by default long runs on a GPU use it.
         progress: called with updates so far, updates in all, and the loss.
     """
     options = TrainingOptions(
-        iterations, batch_size, learning_rate, max_gradient_norm, ema_decay, seed
+        iterations=iterations,
+        batch_size=batch_size,
+        learning_rate=learning_rate,
+        max_gradient_norm=max_gradient_norm,
+        ema_decay=ema_decay,
+        seed=seed,
+        centre=centre,
     )
-    check_data(family, x, batch_size)
+    check_count("checkpoint_every", checkpoint_every)
+    family = as_family(family)
+    x = check_data(family, x, batch_size)
     started = time.perf_counter()
     device = usable_device(device)
     state = new_state(family, options, device)
-    identity = {
+    identity: dict[str, Any] = {
         "family": family.describe(),
-        "options": {k: v for k, v in asdict(options).items() if k != "iterations"},
-        "data": digest(x),
+        "options": _identity_options(options),
+        "data": tensor_digest(x),
     }
+    data_range, mean = range_of(x), None
+    if centre:
+        mean = x.mean(dim=0, dtype=torch.float64).float()
+        x = x - mean.to(x)
+        if family.skip is not None:
+            family = replace(family, skip=family.skip.moved(-mean.flatten().cpu()))
     path = None if checkpoint is None else Path(checkpoint)
     if path is not None and path.exists():
         load_checkpoint(state, path, identity)
@@ -120,10 +99,10 @@ def train(
             )
     shards = num_shards(family, batch_size, device)
     evaluations = 3.0 * iterations * batch_size
-    with (
-        one_thread_each(shards) as pool,
-        fast_forward(state.network, family, evaluations, compile) as forward,
-    ):
+    with worker_pool(shards) as pool:
+        forward = fast_forward(state.network, family, evaluations, compile)
+        if forward.layers not in state.layers:
+            state.layers.append(forward.layers)
         for loss in training_steps(state, forward, family, x, options, shards, pool):
             done = state.iteration
             if progress:
@@ -132,20 +111,33 @@ def train(
                 save_checkpoint(state, path, identity)
     if state.average is not None:
         state.network.load_state_dict(state.average)
-    provenance = {
-        **identity,
-        "options": asdict(options),
-        "num_samples": len(x),
-        "seconds": time.perf_counter() - started,
-        "compiled": is_compiled(forward),
-        "versions": versions(),
-    }
-    return ScoreModel(family, state.network.eval(), torch.tensor(state.losses), provenance)
+    provenance = TrainingProvenance(
+        family=family.describe(),
+        options=options,
+        data=identity["data"],
+        num_samples=len(x),
+        seconds=time.perf_counter() - started,
+        compiled=forward.compiled,
+        layers="+".join(state.layers),
+        versions=versions(),
+        data_range=data_range,
+    )
+    losses = torch.tensor(state.losses)
+    return ScoreModel(family, state.network.eval(), losses, provenance, mean)
+
+
+def _identity_options(options: TrainingOptions) -> dict[str, Any]:
+    """What a run and its continuation share; runs that are not centred are older than the word."""
+    values = asdict(options)
+    del values["iterations"]
+    if not options.centre:
+        del values["centre"]
+    return values
 
 
 def training_steps(
     state: TrainingState,
-    forward: nn.Module,
+    forward: Network,
     family: ScoreFamily,
     x: Tensor,
     options: TrainingOptions,
@@ -158,7 +150,7 @@ def training_steps(
     """
     device = next(state.network.parameters()).device
     parameters = [p for p in state.network.parameters() if p.requires_grad]
-    forward.train()
+    state.network.train()
     while state.iteration < options.iterations:
         x0 = x[batch_indices(len(x), options, state.iteration)].to(device)
         x_t, levels, target = noised(family, x0, options.seed, state.iteration)
@@ -185,7 +177,7 @@ def training_steps(
 
 
 def loss_and_gradients(
-    forward: nn.Module,
+    forward: Network,
     parameters: list[nn.Parameter],
     num_entries: int,
     shard: tuple[Tensor, Tensor, Tensor],
@@ -200,15 +192,18 @@ def loss_and_gradients(
 def batch_indices(num_samples: int, options: TrainingOptions, iteration: int) -> Tensor:
     """The samples of an update: a fixed set, shuffled anew each epoch, whole batches only."""
     epoch, position = divmod(iteration, num_samples // options.batch_size)
-    order = torch.randperm(num_samples, generator=_generator(options.seed, 0, epoch))
+    order = torch.randperm(num_samples, generator=torch_stream(options.seed, 0, epoch))
     return order[position * options.batch_size : (position + 1) * options.batch_size]
 
 
 def noised(
     family: ScoreFamily, x0: Tensor, seed: int, iteration: int
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """`x_t`, uniform levels, and what the network should return, for one update."""
-    generator = _generator(seed, 1, iteration)
+    """`x_t`, uniform levels, and what the network should return, for one update.
+
+    Beside a skip, it should return what the skip leaves of the target.
+    """
+    generator = torch_stream(seed, 1, iteration)
     levels = torch.randint(family.schedule.num_levels, (len(x0),), generator=generator)
     noise = torch.randn(x0.shape, generator=generator).to(x0.device)
     column = (-1, *[1] * (x0.ndim - 1))
@@ -222,10 +217,14 @@ def noised(
         "x0": lambda: x0,
         "v": lambda: signal * noise - sigma * x0,
     }[family.prediction]()
-    return signal * x0 + sigma * noise, levels, target
+    x_t = signal * x0 + sigma * noise
+    if family.skip is not None:
+        target = target - family.skip.predict(family.prediction, family.schedule, x_t, levels)
+    return x_t, levels, target
 
 
 def new_state(family: ScoreFamily, options: TrainingOptions, device: torch.device) -> TrainingState:
+    """A fresh network, from the seed, and all that goes with it."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(options.seed)
         network = family.build().to(device)
@@ -233,45 +232,18 @@ def new_state(family: ScoreFamily, options: TrainingOptions, device: torch.devic
     average = None
     if options.ema_decay is not None:
         average = {k: v.detach().clone() for k, v in network.state_dict().items()}
-    return TrainingState(network, optimiser, average, [])
+    return TrainingState(network, optimiser, average)
 
 
-def save_checkpoint(state: TrainingState, path: Path, identity: dict[str, Any]) -> None:
-    tensors = {f"network.{k}": v for k, v in state.network.state_dict().items()}
-    for index, moments in state.optimiser.state_dict()["state"].items():
-        tensors |= {f"adam.{index}.{k}": v for k, v in moments.items()}
-    for name, weight in (state.average or {}).items():
-        tensors[f"average.{name}"] = weight
-    tensors["losses"] = torch.tensor(state.losses, dtype=torch.float64)
-    tensors = {k: v.detach().contiguous() for k, v in tensors.items()}
-    with replacing(path) as temporary:
-        save_file(tensors, temporary, {"format": FORMAT, "identity": json.dumps(identity)})
-
-
-def load_checkpoint(state: TrainingState, path: Path, identity: dict[str, Any]) -> None:
-    """Put a checkpoint into a fresh state; it must be of the same family, options and data."""
-    tensors, metadata = read_tensors(path, FORMAT)
-    saved = json.loads(metadata["identity"])
-    for key, what in identity.items():
-        if saved.get(key) != json.loads(json.dumps(what)):
-            raise CheckpointError(
-                f"{path} is a checkpoint of another {key} ({saved.get(key)}, now {what}); "
-                "continue it as it was started, or choose another folder"
-            )
-    _fill(state.network.state_dict(), tensors, "network.")
-    if state.average is not None:
-        _fill(state.average, tensors, "average.")
-    moments: dict[int, dict[str, Tensor]] = {}
-    for key, value in tensors.items():
-        if key.startswith("adam."):
-            _, index, name = key.split(".")
-            moments.setdefault(int(index), {})[name] = value
-    adam = state.optimiser.state_dict()
-    state.optimiser.load_state_dict({**adam, "state": moments})
-    state.losses = tensors["losses"].tolist()
-
-
-def check_data(family: ScoreFamily, x: Tensor, batch_size: int) -> None:
+def check_data(family: ScoreFamily, x: Tensor, batch_size: int) -> Tensor:
+    """The samples in float32, or an error, with what to do, if they are not fit for this family."""
+    x = as_tensor(x, "the data")
+    if not x.is_floating_point():
+        raise DataError(
+            f"the data are whole numbers ({x.dtype}), networks are trained on real ones: scale "
+            "images from 0 to 255 to [-1, 1] with x / 127.5 - 1, or read them by sads.load_images"
+        )
+    x = x.float()
     if tuple(x.shape[1:]) != tuple(family.shape):
         raise DataError(
             f"the data has shape {tuple(x.shape)}, the family takes (N, "
@@ -285,28 +257,4 @@ def check_data(family: ScoreFamily, x: Tensor, batch_size: int) -> None:
         raise DataError("the data has NaN or infinite entries; clean it before training")
     if not (x != x[:1]).any():
         raise DataError("the data is constant: all samples are equal, there is nothing to learn")
-
-
-def versions() -> dict[str, str]:
-    return {
-        "sads": version("sads"),
-        "torch": torch.__version__,
-        "python": platform.python_version(),
-    }
-
-
-def digest(x: Tensor) -> str:
-    return hashlib.sha256(x.float().cpu().contiguous().numpy().tobytes()).hexdigest()[:16]
-
-
-def _fill(target: dict[str, Tensor], tensors: dict[str, Tensor], prefix: str) -> None:
-    with torch.no_grad():
-        for name, tensor in target.items():
-            tensor.copy_(tensors[prefix + name])
-
-
-def _generator(*key: int) -> torch.Generator:
-    """A stream of its own for every key; neighbouring keys have unrelated seeds."""
-    text = ",".join(map(str, key)).encode()
-    seed = int.from_bytes(hashlib.sha256(text).digest()[:8], "little")
-    return torch.Generator().manual_seed(seed)
+    return x

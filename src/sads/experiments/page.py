@@ -1,76 +1,193 @@
-"""A page of Markdown over all figures that were made in a folder: claims, pictures, tables."""
+"""A page of Markdown over all figures that were made in a folder: claims, pictures, tables.
 
-import json
+Of every figure a summary is kept as JSON, `figN.json`; the page is made of these.
+"""
+
 import math
-from collections.abc import Mapping, Sequence
+import os
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from sads.files import replacing
+from sads.decoding import DecodingError, decode
+from sads.errors import OutputError, printable
+from sads.estimates import Estimate
+from sads.experiments.registration import describe_commit, find_registered
+from sads.experiments.verdict import (
+    CONTRADICTED,
+    INCONCLUSIVE,
+    LEVEL,
+    NOT_TESTED,
+    SUPPORTED,
+    Claim,
+    correct,
+)
+from sads.files import plain, replacing, write_json
+from sads.tables import Row, format_value
+from sads.untrusted import read_json
 
-MARKS = {"supported": "✅", "not supported": "❌"}
-KEYS = {"figure", "title", "scale", "panels", "command", "claims", "table", "notes", "pictures"}
+PAGE = "README.md"
+MARK_OF_PAGE = "<!-- Written by sads reproduce, which writes it anew each time. -->"
+EARLIER_PAGE = "# The paper's figures\n\nMade by `sads reproduce`"  # of version 0.1.0
+MARKS = {SUPPORTED: "✅", CONTRADICTED: "❌", INCONCLUSIVE: "❔", NOT_TESTED: "⬜"}
+EARLIER = "made by an earlier sads, without p-values; make the figure again"
 
 
-def write_page(folder: Path) -> Path:
-    """Write `README.md` from the JSON of the figures in a folder."""
-    read = [read_summary(path) for path in sorted(folder.glob("fig[1-9].json"))]
-    figures = [figure for figure in read if figure is not None]
+@dataclass(frozen=True)
+class Summary:
+    """A figure as it was made, without its pictures: what `figN.json` holds."""
+
+    figure: str
+    title: str
+    scale: str
+    panels: tuple[str, ...]
+    command: str
+    claims: tuple[Claim, ...]
+    columns: dict[str, str]  # titles of the table, by field
+    table: tuple[dict[str, Any], ...]
+    notes: tuple[str, ...]
+    pictures: dict[str, str]  # names of files
+
+    def save(self, folder: Path) -> Path:
+        return write_json(folder / f"{self.figure}.json", self)
+
+    @classmethod
+    def load(cls, path: Path) -> "Summary | None":
+        """What `save` wrote, or None if it is not there, damaged or of another format."""
+        try:
+            summary = decode(cls, read_json(path))
+            for row in summary.table:
+                for value in row.values():
+                    _show(value)
+            return summary
+        except (OSError, ValueError):
+            return None
+
+
+def plain_rows(rows: Iterable[Row]) -> tuple[dict[str, Any], ...]:
+    """Rows as JSON has them."""
+    return tuple(plain(row) for row in rows)  # type: ignore[misc]
+
+
+def judge_page(folder: Path, figures: Iterable[str]) -> dict[str, Summary]:
+    """Correct the words of all claims in a folder for each other, and write them to the summaries.
+
+    A figure that is made later counts, too, so this is done again with every figure.
+    """
+    found = {name: Summary.load(folder / f"{name}.json") for name in figures}
+    summaries = {name: summary for name, summary in found.items() if summary is not None}
+    words = iter(correct([_known(c) for summary in summaries.values() for c in summary.claims]))
+    judged = {}
+    for name, summary in summaries.items():
+        judged[name] = replace(summary, claims=tuple(next(words) for _ in summary.claims))
+        if judged[name] != summary:
+            judged[name].save(folder)
+    return judged
+
+
+def _known(claim: Claim) -> Claim:
+    """A claim of an earlier format has words that nobody can derive again."""
+    known = claim.unit or claim.gate or claim.reason
+    return claim if known else replace(claim, reason=EARLIER)
+
+
+def write_page(folder: Path, figures: Iterable[str]) -> Path:
+    """Write `README.md` from the summaries in a folder, in the order of the figures' names.
+
+    A README.md of somebody else stays; the page is then `figures.md`.
+    """
+    summaries = list(judge_page(folder, figures).values())
     lines = [
+        MARK_OF_PAGE,
+        "",
         "# The paper's figures",
         "",
-        "Made by `sads reproduce`; every number is in the JSON.",
+        "Made by `sads reproduce`; every number is in the JSON, every cell in `records.jsonl`.",
         "",
+        f"Words are derived from two one-sided tests at {LEVEL:.0%}, corrected for all claims of "
+        "this page (Holm); the p-values here are not. Nothing rests on models that have diverged "
+        "or are not trained: no better than a constant.",
+        "",
+        "Claims, units and thresholds stand in `src/sads/experiments/claims.toml` "
+        f"({describe_commit()}); a claim that does not is marked as found later.",
+        "",
+        "| figure | claim | verdict | p for | p against | units | evidence |",
+        "|---|---|---|---|---|---|---|",
     ]
-    lines += ["| figure | claim | verdict | evidence |", "|---|---|---|---|"]
-    for figure in figures:
-        for claim in figure["claims"]:
-            verdict = f"{MARKS.get(claim['verdict'], '❔')} {claim['verdict']}"
-            cells = (figure["figure"], claim["text"], verdict, claim["evidence"])
-            lines.append(f"| {' | '.join(_escape(cell) for cell in cells)} |")
-    for figure in figures:
-        lines += ["", f"## {figure['figure']}: {figure['title']} ({figure['scale']})", ""]
-        lines += ["```sh", figure["command"], "```", ""]
-        lines += [f"![{name}]({Path(path).name})" for name, path in figure["pictures"].items()]
-        lines += [""] + [f"- {_escape(note)}" for note in figure["notes"]]
-        lines += ["", *table_lines(figure["table"])]
-    page = folder / "README.md"
+    for summary in summaries:
+        for claim in summary.claims:
+            texts = (
+                summary.figure,
+                describe_claim(summary.figure, claim),
+                f"{MARKS.get(claim.verdict, '❔')} {claim.verdict}",
+                format_p(claim, claim.p_for),
+                format_p(claim, claim.p_against),
+                claim.units,
+                describe_evidence(claim),
+            )
+            lines.append(f"| {' | '.join(map(_escape, texts))} |")
+    for summary in summaries:
+        lines += _section(summary)
+    page = next((p for p in (folder / PAGE, folder / "figures.md") if _is_page(p)), None)
+    if page is None:
+        raise OutputError(
+            f"neither {PAGE} nor figures.md in {folder} is ours to write; move one of them away"
+        )
     with replacing(page) as temporary:
         temporary.write_text("\n".join(lines) + "\n", encoding="utf-8")
     return page
 
 
-def read_summary(path: Path) -> dict[str, Any] | None:
-    """What `sads reproduce` wrote of a figure, or None if it is not there or damaged."""
+def _is_page(path: Path) -> bool:
+    """Is there nothing, or a page of ours?"""
+    if not os.path.lexists(path):
+        return True
     try:
-        summary = json.loads(path.read_text())
-        return summary if set(summary) >= KEYS else None
-    except (OSError, ValueError, TypeError):
-        return None
+        with path.open(encoding="utf-8") as file:
+            start = file.read(1000)
+    except (OSError, ValueError):
+        return False
+    return start.startswith((MARK_OF_PAGE, EARLIER_PAGE))
 
 
-def table_lines(rows: Sequence[Mapping[str, Any]]) -> list[str]:
-    """A Markdown table; a column `x error` is shown in column `x`."""
-    if not rows:
-        return []
-    columns = list(dict.fromkeys(k for row in rows for k in row if not k.endswith(" error")))
-    lines = [f"| {' | '.join(columns)} |", f"|{'---|' * len(columns)}"]
-    for row in rows:
-        cells = (format_value(row.get(c), row.get(f"{c} error")) for c in columns)
-        lines.append(f"| {' | '.join(cells)} |")
+def describe_claim(figure: str, claim: Claim) -> str:
+    """Its text, and whether it was registered before the runs, of these units."""
+    found = find_registered(figure, claim.text)
+    known = found is not None and claim.unit in ("", found.unit)
+    return claim.text if known else f"{claim.text} (*found later, not registered*)"
+
+
+def describe_evidence(claim: Claim) -> str:
+    """Why it is not tested, if it is not, and the numbers."""
+    return f"**{claim.reason}**; {claim.evidence}" if claim.reason else claim.evidence
+
+
+def format_p(claim: Claim, value: float) -> str:
+    """A p-value of a claim; none where nothing is tested, although there are numbers."""
+    return "" if claim.verdict == NOT_TESTED or math.isnan(value) else f"{value:.2g}"
+
+
+def _section(summary: Summary) -> list[str]:
+    lines = ["", f"## {summary.figure}: {summary.title} ({summary.scale})", ""]
+    lines += ["```sh", summary.command, "```", ""]
+    lines += [f"![{name}]({file})" for name, file in summary.pictures.items()]
+    lines += ["", *(f"- {_escape(note)}" for note in summary.notes), ""]
+    if summary.table:
+        lines += [f"| {' | '.join(map(_escape, summary.columns.values()))} |"]
+        lines += [f"|{'---|' * len(summary.columns)}"]
+        for row in summary.table:
+            texts = (_escape(_show(row.get(name))) for name in summary.columns)
+            lines.append(f"| {' | '.join(texts)} |")
     return lines
 
 
-def format_value(value: object, error: object = None) -> str:
-    """A number to four digits with its error, anything else as it is."""
-    if value is None:
-        return ""
-    if not isinstance(value, float):
-        return str(value)
-    if not isinstance(error, float) or math.isnan(error):
-        return f"{value:.4g}"
-    return f"{value:.4g} ± {error:.2g}"
+def _show(value: Any) -> str:
+    """A cell of a table from its JSON: an object is an estimate."""
+    if isinstance(value, list):
+        raise DecodingError("a cell of a table is a number, a word or an estimate")
+    return format_value(decode(Estimate, value) if isinstance(value, dict) else value)
 
 
 def _escape(text: str) -> str:
-    return text.replace("|", "\\|")
+    return printable(text).replace("|", "\\|")

@@ -1,20 +1,28 @@
 """An experiment as data: a cell is one training and its evaluation, with a stable hash.
 
-A cell names everything that its numbers depend on. Its hash is that of its canonical JSON, so the
-same cell has the same name in every process, on every machine, in every session. `FORMAT` is part
-of it and is raised whenever the same specification would give other numbers.
+A cell names everything that its numbers depend on, the layers that compute them included. Its hash
+is that of its canonical JSON, so the same cell has the same name in every process, on every
+machine, in every session. `FORMAT` is part of it and is raised whenever the same specification
+would give other numbers (`tests/test_golden.py` notices).
 """
 
-import hashlib
 import json
+import shlex
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
+from sads.data.spec import DataSpec
+from sads.decoding import DecodingError, decode
 from sads.errors import InvalidArgumentError
-from sads.family import ScoreFamily, family
+from sads.families import ScoreFamily, family
+from sads.files import digest, plain
+from sads.schedule import PREDICTIONS
+from sads.shapes import format_shape
+from sads.table1 import Column, Sampling, Training
 
-FORMAT = 1
+FORMAT = 2
+SKIPS = ("none", "gaussian")
 
 
 @dataclass(frozen=True)
@@ -25,6 +33,10 @@ class FamilySpec:
     shape: tuple[int, ...]
     options: tuple[tuple[str, Any], ...] = ()
 
+    @classmethod
+    def of(cls, column: Column) -> "FamilySpec":
+        return cls(column.family, column.shape, column.options)
+
     def build(self) -> ScoreFamily:
         return family(self.name, self.shape, **dict(self.options))
 
@@ -33,7 +45,7 @@ class FamilySpec:
         text = f"{self.name}/{options['patch_size']}" if "patch_size" in options else self.name
         if "resample" in options:
             text += f" ({options['resample']})"
-        return f"{text} {'x'.join(map(str, self.shape))}"
+        return f"{text} {format_shape(self.shape)}"
 
 
 @dataclass(frozen=True)
@@ -44,63 +56,94 @@ class GeometrySpec:
     num_networks: int
     seed: int = 0
 
+    @classmethod
+    def of(cls, column: Column) -> "GeometrySpec":
+        return cls(FamilySpec.of(column), column.num_networks)
+
     @property
     def hash(self) -> str:
-        return _hash({"format": FORMAT, "geometry": asdict(self)})
+        return _hash({"format": FORMAT, "geometry": plain(self)})
+
+    @property
+    def command(self) -> str:
+        """What makes it."""
+        pairs = [f"{k}={_option(v)}" for k, v in self.family.options]
+        options = "".join(f" -o {shlex.quote(pair)}" for pair in pairs)
+        return (
+            f"sads geometry {self.family.name} --shape {format_shape(self.family.shape)}"
+            f"{options} --networks {self.num_networks} --seed {self.seed}"
+        )
 
 
 @dataclass(frozen=True)
-class Budget:
-    """How much one cell may cost: training, samples, and how they are measured."""
+class Practice:
+    """How models are trained and sampled; the defaults are the paper's way."""
 
-    num_data: int  # training samples
-    iterations: int
-    batch_size: int
-    learning_rate: float
-    num_samples: int  # of the model, and of fresh data to compare them with
-    steps: int  # network evaluations per sample
-    sampler: str
-    projections_per_dimension: int = 64  # Appendix A: L = 64 D
+    prediction: str = "epsilon"
+    clip: bool = False  # x_0 at every sampling step, to the range of the training data
+    ema_decay: float | None = None
+    centre: bool = False
+    skip: str = "none"  # "gaussian": the Gaussian part of the score beside the network
 
     def __post_init__(self) -> None:
-        for name, value in asdict(self).items():
-            if not isinstance(value, str) and not value > 0:
-                raise InvalidArgumentError(f"{name} of a cell must be positive, got {value}")
+        if self.prediction not in PREDICTIONS or self.skip not in SKIPS:
+            raise InvalidArgumentError(
+                f"unknown prediction {self.prediction!r} or skip {self.skip!r}; choose from "
+                f"{', '.join(PREDICTIONS)} and from {', '.join(SKIPS)}"
+            )
+        if self.ema_decay is not None and not 0 < self.ema_decay < 1:
+            raise InvalidArgumentError(f"ema_decay lies between 0 and 1, got {self.ema_decay}")
+
+    def changes(self) -> dict[str, Any]:
+        """What is not as in the paper."""
+        paper = vars(Practice())
+        return {name: value for name, value in vars(self).items() if value != paper[name]}
+
+    def __str__(self) -> str:
+        words = {
+            "prediction": f"{self.prediction}-prediction",
+            "clip": "clipped",
+            "ema_decay": f"EMA {self.ema_decay}",
+            "centre": "centred",
+            "skip": f"{self.skip} skip",
+        }
+        return ", ".join(words[name] for name in self.changes()) or "as in the paper"
+
+
+PAPER = Practice()
 
 
 @dataclass(frozen=True)
 class Cell:
     """One training and its evaluation.
 
-    `data` is one of
+    `data` of the source `geometry` lie along directions of the cell's own geometry. The rotation is
+    applied to the data before training and undone on the samples. The model is evaluated after
+    each number of updates in `evaluate_at`, of which the last ends the training.
 
-        eigenvector:RANK          N(0, D v v^T) along an eigenvector of the geometry, rank from 0
-        subspace:START:STOP:RANK  the same, `v` uniform in the span of eigenvectors START to
-                                  STOP - 1, another one for each seed and each RANK that it
-                                  stands for
-        basis:NAME:INDEX          the same, along a vector of a basis
-        sphere:preferred|avoided  on the sphere in the three directions of that end
-        images:NAME               real images; `data_sha256` says which
-
-    and `rotation` is applied to the data before training and undone on the samples. The model is
-    evaluated after each number of updates in `evaluate_at`, of which the last ends the training.
+    The geometry, and with it the rotation, is that of the family's noise predictions whatever the
+    `practice`, so that cells of different practices train on the same data.
     """
 
     geometry: GeometrySpec
-    data: str
-    budget: Budget
+    data: DataSpec
+    num_data: int  # training samples
+    training: Training
+    sampling: Sampling
     seed: int
+    layers: str  # what computes: see sads.cpu
     rotation: str = "identity"
     evaluate_at: tuple[int, ...] = ()
     keep_samples: int = 0  # of the last evaluation
-    data_sha256: str = ""
+    data_sha256: str = ""  # of images, which a name alone does not tell
+    practice: Practice = PAPER
 
     def __post_init__(self) -> None:
         at = self.evaluate_at
-        if at and (list(at) != sorted(set(at)) or at[0] < 1 or at[-1] != self.budget.iterations):
+        end = self.training.iterations
+        if at and (list(at) != sorted(set(at)) or at[0] < 1 or at[-1] != end):
             raise InvalidArgumentError(
-                f"evaluate_at must rise to the {self.budget.iterations} updates of the budget, "
-                f"got {at}"
+                f"evaluate_at must rise to the {end} updates of the training, got {at}"
             )
 
     @property
@@ -109,41 +152,54 @@ class Cell:
 
     @property
     def evaluations(self) -> tuple[int, ...]:
-        return self.evaluate_at or (self.budget.iterations,)
+        return self.evaluate_at or (self.training.iterations,)
 
     @property
     def hash(self) -> str:
         return _hash(self.to_json())
 
     @property
+    def twin_hash(self) -> str:
+        """That of the same cell, whatever computes it."""
+        return replace(self, layers="").hash
+
+    @property
     def label(self) -> str:
         rotated = "" if self.rotation == "identity" else f", rotation {self.rotation}"
-        return f"{self.family}, {self.data}{rotated}, seed {self.seed}"
+        practice = "" if self.practice == PAPER else f", {self.practice}"
+        return f"{self.family}, {self.data}{rotated}{practice}, seed {self.seed}"
 
     def to_json(self) -> dict[str, Any]:
-        return json.loads(json.dumps({"format": FORMAT, **asdict(self)}))
+        fields = plain(self)
+        assert isinstance(fields, dict)
+        fields["data"] = str(self.data)
+        fields["practice"] = self.practice.changes()
+        if not fields["practice"]:  # such cells are older than the other practices
+            del fields["practice"]
+        return {"format": FORMAT, **fields}
 
     @staticmethod
-    def from_json(content: Mapping[str, Any]) -> "Cell":
+    def from_json(content: Any) -> "Cell":
         """The cell that `to_json` wrote."""
-        fields = {k: v for k, v in content.items() if k != "format"}
-        geometry = dict(fields["geometry"])
-        described = geometry["family"]
-        geometry["family"] = FamilySpec(
-            described["name"],
-            tuple(described["shape"]),
-            tuple((k, tuple(v) if isinstance(v, list) else v) for k, v in described["options"]),
-        )
-        return Cell(
-            **{
-                **fields,
-                "geometry": GeometrySpec(**geometry),
-                "budget": Budget(**fields["budget"]),
-                "evaluate_at": tuple(fields["evaluate_at"]),
-            }
-        )
+        if not isinstance(content, Mapping) or content.get("format") != FORMAT:
+            raise DecodingError(f"it is not a cell of format {FORMAT}")
+        return decode(Cell, {k: v for k, v in content.items() if k != "format"})
+
+
+def cell_of(column: Column, **fields: Any) -> Cell:
+    """A cell that trains and samples as a column of Table 1, or of a smaller copy of it, says."""
+    return Cell(
+        geometry=GeometrySpec.of(column),
+        num_data=column.num_data,
+        training=column.training,
+        sampling=column.sampling,
+        **fields,
+    )
+
+
+def _option(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value, separators=(",", ":"))
 
 
 def _hash(content: object) -> str:
-    text = json.dumps(content, sort_keys=True, separators=(",", ":"))
-    return hashlib.sha256(text.encode()).hexdigest()[:20]
+    return digest(json.dumps(content, sort_keys=True, separators=(",", ":")).encode())[:20]

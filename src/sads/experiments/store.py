@@ -6,7 +6,6 @@
     geometries/HASH.safetensors
     work/HASH/              checkpoint of a cell under way, and its lock
     damaged/                cells that could not be read, set aside
-    index.json              all records in one file; a cache that is rebuilt from `cells`
     journal.txt             a line for every cell that was finished here, in that order
 
 A cell appears by one rename, so it is there and whole or not there. On object stores, which have
@@ -14,78 +13,70 @@ no rename, `record.json` is written last and plays that part. A process that com
 a lock on its work folder, which the system lets go when the process dies: two sweeps on one store
 do not compute the same cell, and where there are no locks (object stores), the first to finish
 is kept.
+
+Beside a local store may lie an archive of finished cells (`archive`); they count as there.
 """
 
 import contextlib
-import hashlib
-import json
-import math
+import itertools
 import os
 import shutil
 import tempfile
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import fsspec
-import numpy as np
-import torch
 from fsspec.implementations.local import LocalFileSystem
 from torch import Tensor
 
-from sads.errors import GeometryFileError, OutputError, SadsError, StoreError
+from sads.decoding import decode
+from sads.errors import (
+    DataError,
+    ExperimentError,
+    GeometryFileError,
+    OutputError,
+    SadsError,
+    StoreError,
+    printable,
+)
+from sads.experiments.archive import Archive, read_samples
+from sads.experiments.records import Record
 from sads.experiments.spec import Cell, GeometrySpec
-from sads.files import replacing, to_json, write_json
-from sads.geometry.geometry import Geometry, load_geometry
+from sads.files import digest, file_digest, plain, replacing, to_json, write_json
+from sads.geometry.result import Geometry, load_geometry
+from sads.untrusted import first_line, read_json
 
 try:
     import fcntl
 except ImportError:  # not on Windows, where nobody warns two sweeps of each other
     fcntl = None  # type: ignore[assignment]
 
-VERSION = 1
+VERSION = 2
 MARK = "sads-store.json"
 
 
 @dataclass(frozen=True)
-class Record:
-    """What is known of a finished cell."""
+class _Mark:
+    """What `sads-store.json` holds."""
 
-    cell: Cell
-    evaluations: list[dict[str, Any]]  # one for each of the cell's evaluations
-    losses: list[float]  # means over equal parts of the training
-    facts: dict[str, Any]  # of the data: eigenvalue, alpha, ...
-    seconds: float
-    versions: dict[str, str]
-    files: dict[str, str]  # digests by name
-
-    def metric(self, name: str, stage: int = -1) -> float:
-        """A number of an evaluation, of the last one if not said otherwise.
-
-        NaN where there was nothing to measure: no sample was finite, none had a digit.
-        """
-        value = self.evaluations[stage].get(name)
-        return math.nan if value is None else float(value)
-
-    def to_json(self) -> dict[str, Any]:
-        return {**vars(self), "hash": self.cell.hash, "cell": self.cell.to_json()}
-
-    @staticmethod
-    def from_json(content: Mapping[str, Any]) -> "Record":
-        fields = {k: v for k, v in content.items() if k != "hash"}
-        record = Record(**{**fields, "cell": Cell.from_json(fields["cell"])})
-        if record.cell.hash != content["hash"]:
-            raise ValueError("its specification does not have its hash")
-        return record
+    format: Literal["sads-store"]
+    version: int
 
 
 class Store:
-    """Finished cells by hash, in a folder or at an fsspec URL."""
+    """Finished cells by hash, in a folder or at an fsspec URL.
 
-    def __init__(self, url: str | os.PathLike[str]):
+    Args:
+        archive: a folder with an archive whose cells count as finished.
+    """
+
+    def __init__(self, url: str | os.PathLike[str], archive: Path | None = None):
         self.url = os.fspath(url)
+        self.archive = Archive(Path(), {}) if archive is None else Archive.read(archive)
+        self._twins = {r.cell.twin_hash: r for r in self.archive.records.values()}
         try:
             # Other processes write here too, so that no listing may be remembered.
             self._fs, self._root = fsspec.core.url_to_fs(self.url, use_listings_cache=False)
@@ -97,23 +88,37 @@ class Store:
         if self.is_local:  # processes of a cluster may have another working directory
             self.url = self._root
         self._notes: list[str] = []  # what was damaged, and why
+        if self.archive.num_older:
+            self._notes.append(
+                f"{self.archive.num_older:,} records of the archive are of an older format, whose "
+                "numbers would be others today: their cells are computed again"
+            )
         self._open()
 
+    def find(self, cell: Cell) -> Record | None:
+        """The record of a cell from the store or the archive, whatever layers computed it.
+
+        A record of other layers is the same experiment with other rounding. It stands in for the
+        cell where it was committed; `Record.cell.layers` says so.
+        """
+        archived = self.archive.records.get(cell.hash)
+        return archived or self.get(cell) or self._twins.get(cell.twin_hash)
+
     def get(self, cell: Cell) -> Record | None:
-        """The record of a cell, or None; a damaged one is set aside."""
+        """The record of a cell that is in the store itself, or None; a damaged one is set aside."""
         folder = self._path("cells", cell.hash)
         # Asked in this order, because a folder that another sweep finishes appears with its record.
         there = self.is_local and self._fs.exists(folder)
         if not self._fs.exists(f"{folder}/record.json"):
             if there:
-                self._set_aside(cell.hash, "it has no record")
+                self._set_cell_aside(cell, "it has no record")
             return None
         try:
             return self._read(cell.hash)
         except FileNotFoundError:  # set aside by another sweep at this moment
             return None
-        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-            self._set_aside(cell.hash, str(error) or type(error).__name__)
+        except (OSError, ValueError, RecursionError) as error:
+            self._set_cell_aside(cell, first_line(error))
             return None
 
     def take_notes(self) -> list[str]:
@@ -123,11 +128,12 @@ class Store:
 
     def missing(self, cells: Iterable[Cell]) -> list[Cell]:
         """Those that are not there yet, each once, in their order."""
-        return [cell for cell in dict.fromkeys(cells) if self.get(cell) is None]
+        return [cell for cell in dict.fromkeys(cells) if self.find(cell) is None]
 
     def put(self, record: Record, folder: Path) -> Record:
         """Keep a record and the other files of its folder; the first one to be kept counts."""
-        record = Record(**{**vars(record), "files": {p.name: _digest(p) for p in _files(folder)}})
+        digests = {path.name: digest(path.read_bytes()) for path in _files(folder)}
+        record = replace(record, files=digests)
         write_json(folder / "record.json", record.to_json())
         target = self._path("cells", record.cell.hash)
         if self.is_local:
@@ -146,24 +152,66 @@ class Store:
 
     def samples(self, record: Record) -> Tensor:
         """The samples that a cell kept, (N, *shape)."""
-        with (
-            self._local_copy(self._path("cells", record.cell.hash, "samples.npz")) as path,
-            np.load(path, allow_pickle=False) as arrays,
-        ):
-            return torch.from_numpy(arrays["images"])
+        if record.cell.hash in self.archive.records:
+            return self.archive.samples(self.archive.records[record.cell.hash])
+        place = self._path("cells", record.cell.hash, "samples.npz")
+        try:
+            with self._local_copy(place) as path:
+                return read_samples(path, record)
+        except (OSError, DataError) as error:
+            raise StoreError(
+                f"the samples {printable(place)} cannot be read ({first_line(error)}); move the "
+                "cell away to compute it again"
+            ) from error
+
+    def to_archive(self, records: Iterable[Record]) -> Archive:
+        """Write those of these records that are not in the archive yet into it.
+
+        A record that has baselines takes the place of one that has none.
+        """
+        given = list(records)
+        known = self.archive.records
+        new = [r for r in given if r.cell.hash not in known]
+        fuller = [
+            r
+            for r in given
+            if r.cell.hash in known and r.has_baselines and not known[r.cell.hash].has_baselines
+        ]
+        if fuller:
+            self.archive = self.archive.update(fuller)
+        if not new:
+            return self.archive
+        self.archive = self.archive.extend(
+            (r, self.samples(r) if r.cell.keep_samples else None) for r in new
+        )
+        specs = dict.fromkeys(record.cell.geometry for record in new)
+        found = ((spec, self._path("geometries", f"{spec.hash}.safetensors")) for spec in specs)
+        self.archive.write_geometries(
+            (spec.hash, digest(self._fs.cat_file(path)), spec.command)
+            for spec, path in found
+            if self._fs.exists(path)
+        )
+        return self.archive
 
     def geometry(self, spec: GeometrySpec) -> Geometry | None:
+        """A geometry that was kept, or None; one that is damaged or another is set aside."""
         path = self._path("geometries", f"{spec.hash}.safetensors")
         if not self._fs.exists(path):
             return None
         try:
             with self._local_copy(path) as local:
-                return load_geometry(local)
-        except GeometryFileError as error:
-            self._notes.append(f"{path}: {error}")
+                geometry = load_geometry(local)
+            check_geometry(spec, geometry)
+        except FileNotFoundError:  # set aside by another sweep at this moment
             return None
+        except (GeometryFileError, ExperimentError) as error:
+            self._set_aside(f"geometries/{spec.hash}.safetensors", f"geometry {spec.hash}", error)
+            return None
+        return geometry
 
     def put_geometry(self, spec: GeometrySpec, geometry: Geometry) -> None:
+        """Keep a geometry, which must be the one that its specification names."""
+        check_geometry(spec, geometry)
         path = self._path("geometries", f"{spec.hash}.safetensors")
         if self.is_local:
             geometry.save(path)
@@ -173,20 +221,15 @@ class Store:
             self._fs.put_file(f"{folder}/geometry.safetensors", path)
 
     def records(self) -> dict[str, Record]:
-        """All whole records by hash. The index is read, brought up to date and written."""
+        """All whole records of the store itself, by hash."""
         try:
-            names = {Path(p).name for p in self._fs.ls(self._path("cells"), detail=False)}
+            names = sorted(Path(p).name for p in self._fs.ls(self._path("cells"), detail=False))
         except FileNotFoundError:  # object stores have no empty folders
-            names = set()
-        known = self._read_index()
+            return {}
         records = {}
-        for name in sorted(n for n in names if not n.startswith(".")):
-            try:
-                records[name] = Record.from_json(known[name]) if name in known else self._read(name)
-            except (OSError, ValueError, KeyError, TypeError, AttributeError):
-                continue  # `get` sets it aside when somebody asks for this cell
-        if set(records) != set(known):
-            self._write("index.json", to_json({k: r.to_json() for k, r in records.items()}))
+        for name in (n for n in names if not n.startswith(".")):
+            with contextlib.suppress(OSError, ValueError):
+                records[name] = self._read(name)  # `get` sets a damaged one aside
         return records
 
     @contextlib.contextmanager
@@ -233,18 +276,18 @@ class Store:
     def _work(self) -> Path:
         if self.is_local:
             return Path(self._path("work"))
-        name = hashlib.sha256(self.url.encode()).hexdigest()[:12]
+        name = digest(self.url.encode())[:12]
         return Path.home() / ".cache" / "sads" / name
 
     def _open(self) -> None:
         mark = self._path(MARK)
         try:
             if self._fs.exists(mark):
-                described = json.loads(self._fs.cat_file(mark))
-                if int(described["version"]) > VERSION:
+                described = decode(_Mark, self._read_json(MARK))
+                if described.version > VERSION:
                     raise StoreError(
                         f"{self.url} was written by a newer sads (store version "
-                        f"{described['version']}, this one reads {VERSION}): upgrade sads"
+                        f"{described.version}, this one reads {VERSION}): upgrade sads"
                     )
             elif self._fs.exists(self._root) and self._visible_files():
                 raise StoreError(
@@ -258,8 +301,10 @@ class Store:
             self._work.mkdir(parents=True, exist_ok=True)
         except SadsError:
             raise
-        except (ValueError, KeyError, TypeError) as error:
-            raise StoreError(f"{mark} is damaged ({error}); choose another --out") from error
+        except ValueError as error:
+            raise StoreError(
+                f"{mark} is damaged ({first_line(error)}); choose another --out"
+            ) from error
         except Exception as error:  # OSError, or what a cloud's client has instead
             raise StoreError(
                 f"cannot use {self.url} as a store ({error}); choose a folder that you can write to"
@@ -271,26 +316,29 @@ class Store:
         return [path for path in paths if not Path(path).name.startswith(".")]
 
     def _read(self, name: str) -> Record:
-        content = self._fs.cat_file(self._path("cells", name, "record.json"))
-        record = Record.from_json(json.loads(content))
+        record = Record.from_json(self._read_json("cells", name, "record.json"))
         if record.cell.hash != name:
             raise ValueError("it belongs to another cell")
-        for file, digest in record.files.items():
-            with self._local_copy(self._path("cells", name, file)) as local:
-                if _digest(local) != digest:
+        if record.cell.keep_samples and "samples.npz" not in record.files:
+            raise ValueError("it has not kept its samples")
+        for file, expected in record.files.items():
+            with self._local_copy(self._path("cells", name, file)) as path:
+                if file_digest(path) != expected:
                     raise ValueError(f"{file} is not what was written")
         return record
 
-    def _read_index(self) -> dict[str, Any]:
-        try:
-            return dict(json.loads(self._fs.cat_file(self._path("index.json"))))
-        except (OSError, ValueError, TypeError):
-            return {}
+    def _read_json(self, *parts: str) -> Any:
+        """JSON at a place of the store, which is not read if it is none of ours."""
+        with self._local_copy(self._path(*parts)) as path:
+            return read_json(path)
 
-    def _set_aside(self, name: str, reason: str) -> None:
+    def _set_cell_aside(self, cell: Cell, reason: str) -> None:
+        self._set_aside(f"cells/{cell.hash}", f"cell {cell.hash}", reason)
+
+    def _set_aside(self, path: str, what: str, reason: object) -> None:
         self._fs.makedirs(self._path("damaged"), exist_ok=True)
-        source = self._path("cells", name)
-        place = self._path("damaged", f"{name}-{os.urandom(4).hex()}")
+        source = self._path(path)
+        place = self._path("damaged", f"{Path(path).name}-{os.urandom(4).hex()}")
         try:
             if self.is_local:
                 os.rename(source, place)
@@ -298,7 +346,7 @@ class Store:
                 self._fs.mv(source, place, recursive=True)
         except FileNotFoundError:
             return  # another sweep was faster
-        self._notes.append(f"cell {name} was damaged ({reason}) and is set aside in {place}")
+        self._notes.append(f"{what} was damaged ({reason}) and is set aside in {place}")
 
     def _write(self, name: str, text: str) -> None:
         if self.is_local:
@@ -321,9 +369,29 @@ class Store:
         return "/".join([self._root.rstrip("/"), *parts])
 
 
+def check_geometry(spec: GeometrySpec, geometry: Geometry) -> None:
+    """Refuse a geometry that is not what its specification says: a part of it, for instance."""
+    provenance = geometry.provenance
+    family, drawn = plain(spec.family.build().describe()), sorted(provenance.draws)
+    ends = [0, *(stop for _, _, stop in drawn)]
+    whole = [(spec.seed, start, stop) for start, stop in itertools.pairwise(ends)]
+    count = geometry.num_networks
+    sampled = not geometry.exact
+    problems = {
+        f"it is of {plain(provenance.family)}, not of {family}": plain(provenance.family) != family,
+        f"it was probed by {plain(provenance.probe)}": provenance.probe.get("name") != "zero",
+        "its estimate was interrupted": provenance.interrupted,
+        f"it holds {count:,} networks, not {spec.num_networks:,}": sampled
+        and count != spec.num_networks,
+        f"it holds other networks than the first of seed {spec.seed}": sampled
+        and (drawn != whole or ends[-1] != spec.num_networks),
+    }
+    for problem, found in problems.items():
+        if found:
+            raise ExperimentError(
+                f"this is not the geometry of `{spec.command}`: {problem}; estimate it again"
+            )
+
+
 def _files(folder: Path, last: str | None = None) -> list[Path]:
     return sorted(folder.iterdir(), key=lambda p: (p.name == last, p.name))
-
-
-def _digest(path: Path) -> str:
-    return hashlib.sha256(path.read_bytes()).hexdigest()

@@ -13,20 +13,20 @@ import signal
 import socket
 import time
 from collections import deque
-from collections.abc import Callable, Generator, Iterable
-from contextlib import closing, suppress
+from collections.abc import Callable, Generator, Iterable, Iterator
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection, wait
 from typing import Any, Literal
 
 import torch
 
-from sads.errors import ClusterError, InvalidArgumentError, SadsError
+from sads.errors import InvalidArgumentError, RayClusterError, SadsError
 from sads.experiments.run import Report, Sources, get_geometry, run_cell
 from sads.experiments.spec import Cell, GeometrySpec
 from sads.experiments.store import Store
 from sads.geometry.estimate import estimate_geometry
-from sads.geometry.geometry import Geometry
+from sads.geometry.result import Geometry
 
 ATTEMPTS = 3  # at a cell whose worker dies
 REPORT_SECONDS = 0.5  # between two reports of one worker
@@ -73,7 +73,7 @@ class Board:
 
 
 @dataclass(frozen=True)
-class Cluster:
+class RayCluster:
     """An existing Ray cluster, and what each cell may take of it."""
 
     address: str  # HOST:PORT, or "auto" for the one of this machine
@@ -96,7 +96,7 @@ def sweep(
     store: Store,
     *,
     num_workers: int | None = None,
-    cluster: Cluster | None = None,
+    cluster: RayCluster | None = None,
     sources: Sources | None = None,
     watch: Watch | None = None,
 ) -> Board:
@@ -252,12 +252,35 @@ def _in_processes(queue: _Queue, store: Store, sources: Sources, num_workers: in
 
 
 def _start_worker(store: Store, sources: Sources) -> _Worker:
-    context = multiprocessing.get_context("spawn")
+    context = _new_processes()
     ours, theirs = context.Pipe()
     process = context.Process(target=_work, args=(theirs, store.url, dict(sources)), daemon=True)
-    process.start()
+    with _without_interrupts():
+        process.start()
     theirs.close()
     return _Worker(process, ours)
+
+
+def _new_processes() -> Any:
+    """Processes that share nothing with this one, from a server that has PyTorch imported."""
+    if "forkserver" not in multiprocessing.get_all_start_methods():
+        return multiprocessing.get_context("spawn")
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["sads.experiments.run", "torch._dynamo"])  # slow to import
+    return context
+
+
+@contextmanager
+def _without_interrupts() -> Iterator[None]:
+    """A process that is started here is deaf to Ctrl-C from its first moment; ours comes later."""
+    if not hasattr(signal, "pthread_sigmask"):  # on Windows
+        yield
+        return
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _work(connection: Connection, url: str, sources: Sources) -> None:
@@ -288,7 +311,7 @@ def _work(connection: Connection, url: str, sources: Sources) -> None:
         tell(_attempt(cell, store, sources, report))
 
 
-def connect(cluster: Cluster) -> Any:
+def connect(cluster: RayCluster) -> Any:
     """Join an existing Ray cluster; one line if there is none."""
     host, _, port = cluster.address.rpartition(":")
     if host in ("127.0.0.1", "localhost"):
@@ -297,33 +320,33 @@ def connect(cluster: Cluster) -> Any:
     try:
         import ray
     except ImportError as error:
-        raise ClusterError("Ray is not installed; pip install 'sads[ray]'") from error
+        raise RayClusterError("Ray is not installed; pip install 'sads[ray]'") from error
     if ray.is_initialized():
         return ray
     if cluster.address != "auto":
         try:
             socket.create_connection((host, int(port)), timeout=5).close()
         except (OSError, ValueError) as error:
-            raise ClusterError(
+            raise RayClusterError(
                 f"no Ray cluster answers at {cluster.address} ({error}); start one with "
                 "`ray start --head` and give its HOST:PORT"
             ) from error
     try:
         ray.init(address=cluster.address, logging_level=logging.ERROR, log_to_driver=False)
     except (ConnectionError, RuntimeError, ValueError) as error:
-        raise ClusterError(
+        raise RayClusterError(
             f"cannot join the Ray cluster at {cluster.address} "
             f"({(str(error).splitlines() or [''])[0]}); start one with `ray start --head`"
         ) from error
     return ray
 
 
-def _on_ray(queue: _Queue, store: Store, sources: Sources, cluster: Cluster) -> Events:
+def _on_ray(queue: _Queue, store: Store, sources: Sources, cluster: RayCluster) -> Events:
     """Tasks on a cluster, as many as it has room for; those of a dead node are tried elsewhere."""
     ray = connect(cluster)
     nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
     if not any(n.get("CPU", 0) >= cluster.cpus and n.get("GPU", 0) >= cluster.gpus for n in nodes):
-        raise ClusterError(
+        raise RayClusterError(
             f"no node of the cluster has the {cluster.cpus:g} CPUs and {cluster.gpus:g} GPUs of a "
             "cell; ask for less with --cpus and --gpus"
         )
@@ -373,7 +396,7 @@ def _ray_attempt(cell: Cell, url: str, sources: Sources, on_gpu: bool) -> Event:
     return _attempt(cell, Store(url), sources, device=device)
 
 
-def prepare_geometry(spec: GeometrySpec, store: Store, cluster: Cluster | None) -> Geometry:
+def prepare_geometry(spec: GeometrySpec, store: Store, cluster: RayCluster | None) -> Geometry:
     """A geometry from the store, or estimated here or on a cluster and kept there."""
     if cluster is not None and store.geometry(spec) is None:
         store.put_geometry(spec, geometry_on_ray(spec, cluster))
@@ -381,7 +404,7 @@ def prepare_geometry(spec: GeometrySpec, store: Store, cluster: Cluster | None) 
 
 
 def geometry_on_ray(
-    spec: GeometrySpec, cluster: Cluster, num_shards: int | None = None
+    spec: GeometrySpec, cluster: RayCluster, num_shards: int | None = None
 ) -> Geometry:
     """A geometry whose networks are drawn on a cluster, in shards that are merged.
 
@@ -399,9 +422,9 @@ def geometry_on_ray(
     try:
         first, *others = ray.get(references)
     except ray.exceptions.RayTaskError as error:
-        raise ClusterError(f"a shard of the geometry failed: {error.cause}") from error
+        raise RayClusterError(f"a shard of the geometry failed: {error.cause}") from error
     except ray.exceptions.RayError as error:
-        raise ClusterError(f"the geometry was lost on the cluster: {error}") from error
+        raise RayClusterError(f"the geometry was lost on the cluster: {error}") from error
     return first if first.exact else first.merge(*others)
 
 

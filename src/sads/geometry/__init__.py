@@ -1,6 +1,14 @@
 """The average geometry of a family of networks: how it is estimated, and what it is.
 
-`initialise` draws the weights of many networks at once, `stack` evaluates them together,
-`readout` integrates the output layer out, `estimate` adds the moments up, `structure` is the
-form that the result takes, and `geometry` is the result.
+In the order in which `estimate_geometry` uses them:
+
+- `estimate`    the loop: networks are drawn until there are enough, and their moments added up
+- `plan`        which way of estimating fits a family, and why
+- `recording`   what a constructor does, recorded; `laws`: mean and variance of what it draws
+- `drawing`     parameters of many networks at once; `stacks`: many networks evaluated together
+- `readout`     the output layer, found and integrated out; `readouts/`: one kind of layer a file
+- `invariance`  symmetries of a family's law
+- `estimators`  the three ways: output layer integrated out, outer products, the paper's loop
+- `lift`        the form that a geometry takes: a small factor, repeated
+- `result`      the geometry, and how it was made; `directions`: the SADs and how sure they are
 """

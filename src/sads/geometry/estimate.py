@@ -2,7 +2,8 @@
 
     G = E_t E_theta[ F F^T ],   F = a_t x + b_t net(x, t),   t uniform
 
-Three things make this fast, each free of bias:
+`plan` says which way fits a family; here is the loop over networks. Three things make this fast,
+each free of bias:
 
 1. *Levels by weight.* `t` is drawn with probability proportional to `b_t^2` and every draw gets
    the same weight `E[b_t^2]`; within a batch the draws are spread evenly over that law by a
@@ -10,7 +11,7 @@ Three things make this fast, each free of bias:
 2. *The output layer integrated out* (`readout`), so that a network gives a full-rank sample.
    Its weights have mean zero, so the cross terms of `a_t x` and `b_t net` vanish and
    `G = E[a_t^2 x x^T] + E[b_t^2 net net^T]`; the first term is known in closed form.
-3. *Stacks of networks*, drawn (`initialise`) and evaluated (`stack`) together.
+3. *Stacks of networks*, drawn (`drawing`) and evaluated (`stacks`) together.
 
 Network number `n` of a seed has its own random stream and belongs to batch `n mod 16`. The
 result therefore does not depend on how networks are stacked or spread over workers.
@@ -18,48 +19,64 @@ result therefore does not depend on how networks are stacked or spread over work
 
 import itertools
 import math
-import platform
+import os
 import time
-import warnings
-from collections import deque
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
-from importlib.metadata import version
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from sads.errors import InvalidArgumentError, ZeroReadoutError
-from sads.family import ScoreFamily
-from sads.geometry.geometry import Geometry
-from sads.geometry.initialise import Initialiser
-from sads.geometry.readout import NoReadout, Readout, find_readout, with_default_readout
-from sads.geometry.sampling import (
-    NUM_BATCHES,
-    BatchGram,
-    Integrated,
-    MonteCarlo,
-    OuterProduct,
-    Sampling,
-    check_network,
+from sads.arguments import check_count, check_number
+from sads.environment import usable_device
+from sads.errors import (
+    CheckpointError,
+    InterruptedEstimate,
+    InvalidArgumentError,
+    ZeroReadoutError,
+    printable,
 )
-from sads.probe import Probe, ZeroProbe
+from sads.estimates import batch_error, batch_mean
+from sads.families import ScoreFamily, as_family
+from sads.geometry.estimators import NUM_BATCHES, BatchGram, Estimator
+from sads.geometry.memory import Forecast
+from sads.geometry.plan import Stage, make_plan
+from sads.geometry.result import Geometry, Provenance, same_response
+from sads.geometry.stacks import set_up_threads
+from sads.partial import Partial
+from sads.probes import probe as as_probe
+from sads.seeds import check_seed
+from sads.threads import map_on_cores
+from sads.untrusted import DAMAGE
 
 DEFAULT_NETWORKS = 1024
+PARTIAL_FORMAT = "sads-partial-geometry"
+PARTIAL_IDENTITY = (
+    "family",
+    "fingerprint",
+    "probe",
+    "estimator",
+    "readout",
+    "zero_readout",
+    "symmetries",
+    "tolerance",
+)  # of the provenance
+BESIDE_A_SKIP = "of the networks alone: the Gaussian part beside them is not random"
 ESTIMATORS = ("auto", "outer-product", "monte-carlo")
 
 Progress = Callable[[int, int, float], None]  # networks so far, networks in all, relative error
 
 
 def estimate_geometry(
-    family: ScoreFamily,
+    family: ScoreFamily | str,
     num_networks: int | None = None,
     tolerance: float | None = None,
     *,
-    probe: Probe | None = None,
+    probe: Any = "zero",
     seed: int = 0,
     estimator: str = "auto",
     readout: str | None = None,
@@ -68,17 +85,26 @@ def estimate_geometry(
     batch_size: int | None = None,
     first_network: int = 0,
     device: str | torch.device = "cpu",
+    checkpoint: str | os.PathLike[str] | None = None,
+    checkpoint_seconds: float | None = None,
     progress: Progress | None = None,
+    stage: Stage | None = None,
+    forecast: Callable[[Forecast], None] | None = None,
 ) -> Geometry:
     """The average geometry `E[F F^T]` of untrained score networks.
 
-    Ctrl-C returns the estimate from the networks so far, with a warning.
+    Ctrl-C raises `InterruptedEstimate`, a KeyboardInterrupt whose `geometry` holds the networks so
+    far and says so in its provenance. Whoever can use a part catches it; all others stop.
+
+    A Gaussian skip beside the networks is left out, as it is not random; the provenance says so.
 
     Args:
+        family: a family of networks, or the name of one.
         num_networks: how many random networks to draw; 1024 if neither this nor `tolerance`.
         tolerance: draw networks until every direction is sure to this angle in radians, or
             cannot be told from neighbours of equal eigenvalue, or `max_networks` are drawn.
-        probe: where to evaluate the networks; `x = 0` if not given.
+        probe: where to evaluate the networks: a name, a function, or an object that can draw
+            (see `sads.probe`); `x = 0` if not given.
         seed: the same seed gives the same networks.
         estimator: `"auto"` integrates the output layer out where it can and otherwise takes
             outer products of scores; `"outer-product"` always does the latter;
@@ -88,139 +114,137 @@ def estimate_geometry(
             default initialisation; `"error"` refuses it.
         batch_size: networks evaluated at once; chosen by their size if not given.
         first_network: number of the first network, for estimating shards to be merged.
+        checkpoint: file in which the moments so far are kept while networks are drawn. The same
+            call continues from it, after `kill -9` too, to the same numbers bit for bit. It is
+            left there at the end: remove it when the geometry is saved.
+        checkpoint_seconds: between two writes of it; 30 if not given.
         progress: called with networks so far, networks in all, and the relative error.
+        stage: called with what is being done, in words, before the first network is drawn. For
+            a large network that may take minutes.
+        forecast: called with the memory that the estimate takes, before the first network is
+            drawn. One that does not fit raises `NotEnoughMemoryError`.
     """
     _check_arguments(
-        num_networks, tolerance, max_networks, batch_size, seed, first_network, estimator,
-        zero_readout,
-    )  # fmt: skip
+        num_networks, tolerance, max_networks, batch_size, first_network, estimator, zero_readout
+    )
+    check_seed(seed)
     started = time.perf_counter()
-    probe = probe or ZeroProbe()
-    device = usable_device(device)
+    stage = stage or (lambda _: None)
     budget = max_networks if tolerance else num_networks or DEFAULT_NETWORKS
-    with sdpa_kernel(SDPBackend.MATH):  # the kind of attention that vmap can batch
-        sampling, facts = _choose_sampling(
-            family, probe, seed, estimator, readout, zero_readout, device
+    family = as_family(family)
+    notes = () if family.skip is None else (BESIDE_A_SKIP,)
+    family = replace(family, skip=None)
+    with _interruptible(), sdpa_kernel(SDPBackend.MATH):  # attention that vmap can batch
+        plan = make_plan(
+            family,
+            as_probe("zero" if probe is None else probe),
+            seed=seed,
+            estimator=estimator,
+            readout_path=readout,
+            zero_readout=zero_readout,
+            device=usable_device(device),
+            stage=stage,
         )
-        facts |= {"tolerance": tolerance, "interrupted": False}
-        stacks = _stacks(first_network, budget, batch_size or sampling.default_size)
-
-        def result(factors: Tensor, counts: Tensor, stop: int = 0) -> Geometry:
-            if not factors.any():
-                raise ZeroReadoutError(
-                    "every network returns zero, so the geometry is 0 and its directions are "
-                    "undefined; check how the networks are initialised"
-                )
-            provenance = {
-                **facts,
-                "notes": [*facts["notes"], *sampling.notes()],
-                "draws": [[seed, first_network, stop]] if counts.any() else [],
-                "seconds": time.perf_counter() - started,
-            }
-            return Geometry(factors, counts, sampling.lift, family.shape, provenance)
-
-        exact = sampling.exact_gram()
+        known = replace(
+            plan.provenance, tolerance=tolerance, notes=(*plan.provenance.notes, *notes)
+        )
+        chosen = plan.estimator
+        chosen.forecast(budget, batch_size, exact=True).check()
+        identity = {name: getattr(known, name) for name in PARTIAL_IDENTITY}
+        identity |= {"seed": seed, "first_network": first_network, "networks": budget}
+        partial = Partial(checkpoint, PARTIAL_FORMAT, identity, checkpoint_seconds)
+        size = chosen.stack_size(batch_size)
+        moments = _Moments.load(partial, size, first_network, budget, known.response)
+        with set_up_threads(chosen.network_bytes):
+            exact = chosen.exact_gram(stage)
+        expected = chosen.forecast(
+            budget,
+            batch_size,
+            exact=exact is not None,
+            again=tolerance is not None,
+            kept=checkpoint is not None,
+        )
+        if forecast:
+            forecast(expected)
         if exact is not None:
-            facts["estimator"] = "exact"
-            return result(sampling.factor(exact)[None], torch.zeros(1, dtype=torch.int64))
+            known = replace(known, estimator="exact")
+            factors = chosen.factor(exact)[None]
+            return _finish(chosen, known, factors, torch.zeros(1, dtype=torch.int64), started)
 
-        moments, stop = _Moments(), first_network
+        expected.check()
+        moments.check(chosen, partial.path)
+        stage("drawing networks")
+
+        def result(last: bool = True) -> Geometry:
+            drawn = replace(known, draws=((seed, first_network, moments.stop),))
+            factors, counts = moments.factors(chosen, last)
+            return _finish(chosen, drawn, factors, counts, started, moments.earlier_seconds)
+
+        def settled() -> Geometry | None:
+            whole_block = 0 < moments.num_networks == moments.stop - first_network
+            geometry = result(last=False) if tolerance and whole_block else None
+            return geometry if geometry and is_settled(geometry) else None
+
+        def keep() -> None:
+            partial.save(moments.tensors(time.perf_counter() - started))
+
         try:
-            for stop, grams in _grams(sampling, stacks):
-                moments.add(grams)
+            if (geometry := settled()) is not None:
+                return geometry
+            for stop, grams in _grams(chosen, moments.stacks_left(first_network, budget)):
+                moments.add(grams, stop)
+                if partial.due:
+                    keep()
                 if progress:
                     progress(moments.num_networks, budget, moments.relative_error())
-                whole_block = moments.num_networks == stop - first_network
-                if tolerance and whole_block and _settled(result(*moments.factors(sampling))):
-                    break
+                if (geometry := settled()) is not None:
+                    return geometry
         except KeyboardInterrupt:
             if moments.num_networks == 0:
                 raise
-            facts["interrupted"] = True
-            warnings.warn(
-                f"interrupted: the geometry holds {moments.num_networks} of {budget} networks",
-                stacklevel=2,
-            )
-        return result(*moments.factors(sampling), stop)
+            keep()
+            known = replace(known, interrupted=True)
+            raise InterruptedEstimate(result()) from None
+        geometry = result()
+        return _note_limit(geometry, tolerance) if tolerance else geometry
 
 
-def _choose_sampling(
-    family: ScoreFamily,
-    probe: Probe,
-    seed: int,
-    estimator: str,
-    readout_path: str | None,
-    zero_readout: str,
-    device: torch.device,
-) -> tuple[Sampling, dict[str, Any]]:
-    """The fastest way to sample this family, and the facts about it for the provenance."""
-    initialiser = Initialiser(family.build)
-    check_network(family, initialiser.module)
+@contextmanager
+def _interruptible() -> Iterator[None]:
+    """An interrupt is one of the estimate, with or without a geometry."""
     try:
-        found = find_readout(family, initialiser, readout_path)
-    except ZeroReadoutError as error:
-        if zero_readout != "default" or error.layer_path is None:
-            raise
-        family = with_default_readout(family, error.layer_path)
-        initialiser = Initialiser(family.build)
-        found = find_readout(family, initialiser, error.layer_path)
-
-    sampling: Sampling
-    notes: list[str] = []
-    x = torch.randn(1, *family.shape, generator=torch.Generator().manual_seed(0))
-    t = family.schedule.network_time(torch.tensor([family.schedule.num_levels // 2]))
-    if not initialiser.holds_all_randomness(x, t):
-        estimator = "monte-carlo"
-        notes.append("networks are built one by one: they are random beyond their parameters")
-    if initialiser.is_constant:
-        notes.append("the factory gives every network the same weights")
-    if isinstance(found, Readout):
-        a, _ = family.schedule.score_coefficients(family.prediction)
-        if a.any() and probe.second_moment(family.schedule, a**2) is None:
-            found = NoReadout(
-                f"E[x x^T] of the probe is not known, and {family.prediction} needs it"
-            )
-    if estimator == "monte-carlo":
-        sampling = MonteCarlo(family, probe, seed, device)
-    elif isinstance(found, Readout) and estimator == "auto":
-        sampling = Integrated(family, probe, seed, initialiser, found, device)
-    else:
-        sampling = OuterProduct(family, probe, seed, initialiser, device)
-        if isinstance(found, NoReadout):
-            if readout_path is not None:
-                raise InvalidArgumentError(
-                    f"{readout_path} cannot be integrated out: {found.reason}; "
-                    "leave the readout to be found, or choose another"
-                )
-            notes.append(f"the output layer is not integrated out: {found.reason}")
-    facts = {
-        "family": family.describe(),
-        "fingerprint": initialiser.fingerprint(),
-        "probe": probe.describe(),
-        "estimator": sampling.name,
-        "readout": found.path if isinstance(sampling, Integrated) else None,  # type: ignore[union-attr]
-        "response": _response(initialiser, family, probe, x, t),
-        "zero_readout": zero_readout,
-        "symmetries": sorted(sampling.symmetries),
-        "notes": notes,
-        "versions": {
-            "sads": version("sads"),
-            "torch": torch.__version__,
-            "python": platform.python_version(),
-        },
-    }
-    return sampling, facts
+        yield
+    except InterruptedEstimate:
+        raise
+    except KeyboardInterrupt:
+        raise InterruptedEstimate from None
 
 
-def _response(
-    initialiser: Initialiser, family: ScoreFamily, probe: Probe, x: Tensor, t: Tensor
-) -> list[float]:
-    """A few numbers by which geometries of different networks or probes are told apart."""
-    rng = np.random.Generator(np.random.SFC64(0))
-    probed = probe.draw(family.shape, 0, family.schedule, rng)
-    with torch.random.fork_rng(devices=[]), torch.no_grad():
-        output = initialiser.module.cpu()(x, t)
-    return [float(v) for z in (output, probed) for v in (z.norm(), z.mean(), z.flatten()[0])]
+def _finish(
+    estimator: Estimator,
+    known: Provenance,
+    factors: Tensor,
+    counts: Tensor,
+    started: float,
+    earlier_seconds: float = 0.0,
+) -> Geometry:
+    if not factors.any():
+        raise ZeroReadoutError(
+            "every network returns zero, so the geometry is 0 and its directions are "
+            "undefined; check how the networks are initialised"
+        )
+    provenance = replace(
+        known,
+        notes=(*known.notes, *estimator.notes()),
+        seconds=earlier_seconds + time.perf_counter() - started,
+    )
+    return Geometry(
+        factors=factors,
+        counts=counts,
+        lift=estimator.lift,
+        shape=estimator.family.shape,
+        provenance=provenance,
+    )
 
 
 def _stacks(first: int, count: int, size: int) -> Iterator[tuple[int, list[int]]]:
@@ -240,88 +264,177 @@ def _stacks(first: int, count: int, size: int) -> Iterator[tuple[int, list[int]]
 
 
 def _grams(
-    sampling: Sampling, stacks: Iterator[tuple[int, list[int]]]
+    estimator: Estimator, stacks: Iterator[tuple[int, list[int]]]
 ) -> Iterator[tuple[int, list[BatchGram]]]:
     """Gram matrices of stacks of networks, in order, each with the end of its block.
 
     One stack per core at a time, each on one thread: small operations do not fill a machine.
     """
 
-    def work(stop: int, numbers: list[int]) -> tuple[int, list[BatchGram]]:
-        return stop, sampling.grams(sampling.draw(numbers))
+    def work(stack: tuple[int, list[int]]) -> list[BatchGram]:
+        return estimator.grams(estimator.draw(stack[1]))
 
-    num_threads = torch.get_num_threads()
-    if not sampling.concurrent or num_threads == 1:
-        yield from itertools.starmap(work, stacks)
-        return
-    pool = ThreadPoolExecutor(num_threads, initializer=torch.set_num_threads, initargs=(1,))
-    try:
-        waiting: deque[Future[tuple[int, list[BatchGram]]]] = deque()
-        for stop, numbers in stacks:
-            waiting.append(pool.submit(work, stop, numbers))
-            if len(waiting) > num_threads:
-                yield waiting.popleft().result()
-        while waiting:
-            yield waiting.popleft().result()
-    finally:
-        pool.shutdown(cancel_futures=True)
-        torch.set_num_threads(num_threads)
+    for (stop, _), grams in map_on_cores(work, stacks, None if estimator.concurrent else 1):
+        yield stop, grams
+
+
+@dataclass(frozen=True, eq=False)
+class _Sums:
+    """Sums of Gram matrices in float64, one per independent batch, over some first stacks."""
+
+    counts: tuple[int, ...] = (0,) * NUM_BATCHES
+    grams: tuple[Tensor | None, ...] = (None,) * NUM_BATCHES
+    num_stacks: int = 0
+    stop: int = 0  # the end of the block of the last stack
 
 
 class _Moments:
-    """Sums of Gram matrices in float64, one per independent batch."""
+    """What is known after some stacks of networks.
 
-    def __init__(self) -> None:
-        self.counts = torch.zeros(NUM_BATCHES, dtype=torch.int64)
-        self.sums: Tensor | None = None
+    All of it changes in one assignment: an interrupt, which may come between any two steps, finds
+    a stack in all of it or in nothing.
+    """
 
-    def add(self, grams: list[BatchGram]) -> None:
+    def __init__(
+        self,
+        size: int,
+        sums: _Sums,
+        response: tuple[float, ...],
+        earlier_seconds: float = 0.0,
+    ):
+        self.size = size  # networks in a stack
+        self.response = response  # by which networks and probes are told apart
+        self.earlier_seconds = earlier_seconds
+        self._sums = sums
+
+    @classmethod
+    def load(
+        cls, partial: Partial, size: int, first: int, budget: int, response: tuple[float, ...]
+    ) -> "_Moments":
+        """From the file of an earlier process, or at the start."""
+        tensors = partial.load()
+        if tensors is None:
+            return cls(size, _Sums(stop=first), response)
+        try:
+            if not same_response(tensors["response"].tolist(), response):
+                raise ValueError("the networks or the probe were others")
+            num_stacks, stop, size = (int(n) for n in tensors["position"])
+            counts, grams = tuple(tensors["counts"].tolist()), tensors["grams"]
+            stacks = list(itertools.islice(_stacks(first, budget, max(1, size)), num_stacks))
+            networks = [n for _, numbers in stacks for n in numbers]
+            expected = tuple(
+                sum(n % NUM_BATCHES == batch for n in networks) for batch in range(NUM_BATCHES)
+            )
+            if counts != expected or grams.dtype != torch.float64 or len(grams) != NUM_BATCHES:
+                raise ValueError("its parts do not fit together")
+            if stop != (stacks[-1][0] if stacks else first):
+                raise ValueError("it ends elsewhere")
+            if not grams.isfinite().all():
+                raise ValueError("its numbers are not finite")
+            totals = tuple(g if count else None for g, count in zip(grams, counts, strict=True))
+            sums = _Sums(counts, totals, num_stacks, stop)
+            return cls(size, sums, response, float(tensors["seconds"]))
+        except DAMAGE as error:
+            raise CheckpointError(
+                f"{printable(partial.path)} cannot be continued ({error}); remove it to start "
+                "afresh"
+            ) from error
+
+    def check(self, estimator: Estimator, path: Path | None) -> None:
+        """One line if what was loaded is not what this estimator adds up."""
+        some = next((gram for gram in self._sums.grams if gram is not None), None)
+        try:
+            fits = some is None or len(estimator.factor(some)) == estimator.lift.size
+        except DAMAGE:
+            fits = False
+        if not fits:
+            raise CheckpointError(
+                f"{printable(path)} cannot be continued (its numbers are of another size); remove "
+                "it to start afresh"
+            )
+
+    def tensors(self, seconds: float) -> dict[str, Tensor]:
+        """What `load` reads."""
+        sums = self._sums
+        some = next(gram for gram in sums.grams if gram is not None)
+        grams = [torch.zeros_like(some) if gram is None else gram for gram in sums.grams]
+        return {
+            "position": torch.tensor([sums.num_stacks, sums.stop, self.size]),
+            "counts": torch.tensor(sums.counts),
+            "grams": torch.stack(grams),
+            "response": torch.tensor(self.response, dtype=torch.float64),
+            "seconds": torch.tensor(self.earlier_seconds + seconds, dtype=torch.float64),
+        }
+
+    def add(self, grams: list[BatchGram], stop: int) -> None:
+        """Add the Gram matrices of the next stack."""
+        sums = self._sums
+        counts, totals = list(sums.counts), list(sums.grams)
         for batch, count, gram in grams:
-            if self.sums is None:
-                self.sums = torch.zeros(NUM_BATCHES, *gram.shape, dtype=torch.float64)
-            self.sums[batch] += gram
-            self.counts[batch] += count
+            total = totals[batch]
+            totals[batch] = gram.double() if total is None else total + gram
+            counts[batch] += count
+        self._sums = _Sums(tuple(counts), tuple(totals), sums.num_stacks + 1, stop)
 
     @property
     def num_networks(self) -> int:
-        return int(self.counts.sum())
+        return sum(self._sums.counts)
 
-    def factors(self, sampling: Sampling) -> tuple[Tensor, Tensor]:
-        """The factor of every batch, (K, P, P), zero where it has no networks; and the counts."""
-        assert self.sums is not None
-        factors = torch.stack(
-            [
-                sampling.factor(total / max(1, int(count)))
-                for total, count in zip(self.sums, self.counts, strict=True)
-            ]
-        )
-        factors[self.counts == 0] = 0
-        return factors, self.counts.clone()
+    @property
+    def stop(self) -> int:
+        return self._sums.stop
+
+    def stacks_left(self, first: int, budget: int) -> Iterator[tuple[int, list[int]]]:
+        return itertools.islice(_stacks(first, budget, self.size), self._sums.num_stacks, None)
+
+    def factors(self, estimator: Estimator, last: bool) -> tuple[Tensor, Tensor]:
+        """The factor of every batch, (K, P, P), zero where it has no networks; and the counts.
+
+        The last time that they are asked for every sum is let go when its factor is made: together
+        they may fill the memory.
+        """
+        counts, totals = self._sums.counts, list(self._sums.grams)
+        if last:
+            self._sums = replace(self._sums, grams=(None,) * NUM_BATCHES)
+        size = estimator.lift.size
+        factors = torch.zeros(NUM_BATCHES, size, size, dtype=torch.float64)
+        for batch, count in enumerate(counts):
+            total, totals[batch] = totals[batch], None
+            if total is not None:
+                factors[batch] = estimator.factor(total / count)
+        return factors, torch.tensor(counts)
 
     def relative_error(self) -> float:
         """Standard error of the mean Gram matrix in units of it, by its diagonal."""
-        used = self.counts > 1
-        if self.sums is None or int(used.sum()) < 2:
+        sums = self._sums
+        means = [
+            gram.diagonal() / count
+            for gram, count in zip(sums.grams, sums.counts, strict=True)
+            if gram is not None
+        ]
+        if not means:
             return math.inf
-        diagonals = self.sums.diagonal(dim1=1, dim2=2)[used] / self.counts[used][:, None]
-        error = diagonals.std(dim=0) / math.sqrt(len(diagonals))
-        return float((error / diagonals.mean(dim=0).clamp(min=1e-300)).mean())
+        counts = torch.tensor([count for count in sums.counts if count])
+        diagonals = torch.stack(means)
+        mean = batch_mean(diagonals, counts).clamp(min=1e-300)
+        return float((batch_error(diagonals, counts) / mean).mean())
 
 
-def _settled(geometry: Geometry) -> bool:
-    clusters = geometry.directions().clusters
-    return all(cluster.reason != "unresolved" for cluster in clusters)
+def is_settled(geometry: Geometry) -> bool:
+    """Is every direction sure to the tolerance, or as good as equal to its neighbours?"""
+    return all(cluster.reason != "unresolved" for cluster in geometry.directions().clusters)
 
 
-def usable_device(name: str | torch.device) -> torch.device:
-    try:
-        tried = torch.zeros(1, device=name)
-        tried.cpu()
-        return tried.device
-    except (RuntimeError, AssertionError, NotImplementedError) as error:
-        raise InvalidArgumentError(
-            f"cannot use device {str(name)!r} here ({str(error).splitlines()[0]}); try 'cpu'"
-        ) from error
+def _note_limit(geometry: Geometry, tolerance: float) -> Geometry:
+    """A geometry that ended at the limit of networks, with the note that it is not settled."""
+    clusters = [c for c in geometry.directions().clusters if c.reason == "unresolved"]
+    note = (
+        f"the limit of {geometry.num_networks:,} networks leaves {sum(map(len, clusters)):,} of "
+        f"{geometry.dimension:,} directions unresolved at {tolerance:g} rad: raise max_networks "
+        "(--max-networks), or the tolerance"
+    )
+    notes = (*geometry.provenance.notes, note)
+    return replace(geometry, provenance=replace(geometry.provenance, notes=notes))
 
 
 def _check_arguments(
@@ -329,7 +442,6 @@ def _check_arguments(
     tolerance: float | None,
     max_networks: int,
     batch_size: int | None,
-    seed: int,
     first_network: int,
     estimator: str,
     zero_readout: str,
@@ -340,16 +452,12 @@ def _check_arguments(
         )
     counts = {"num_networks": num_networks, "max_networks": max_networks, "batch_size": batch_size}
     for name, value in counts.items():
-        if value is not None and value < 1:
-            raise InvalidArgumentError(f"{name} must be at least 1, got {value}")
-    if tolerance is not None and not 0 < tolerance < math.pi / 2:
-        raise InvalidArgumentError(
-            f"the tolerance is an angle between 0 and pi/2 radians, got {tolerance}"
-        )
-    if seed < 0 or first_network < 0:
-        raise InvalidArgumentError(
-            f"seed and first_network cannot be negative, got {seed} and {first_network}"
-        )
+        if value is not None or name == "max_networks":
+            check_count(name, value)
+    if tolerance is not None:
+        name = "the tolerance, an angle between 0 and pi/2 radians,"
+        check_number(name, tolerance, 0, math.pi / 2)
+    check_count("first_network", first_network, 0)
     if estimator not in ESTIMATORS:
         raise InvalidArgumentError(
             f"unknown estimator {estimator!r}; choose one of {', '.join(ESTIMATORS)}"

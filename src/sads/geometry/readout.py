@@ -1,64 +1,32 @@
 """The output layer, integrated out in closed form.
 
 Condition on the features `h` that enter the output layer. Its weights are independent of `h`,
-iid with mean 0 and variance `s2_w` (biases `s2_b`), so the expectation over them is exact:
+iid with mean 0 and variance `s2_w` (biases `s2_b`), so the expectation over them is exact, and
+linear in the Gram matrix `C = sum h h^T` of the features over positions: only `C` is accumulated.
+(This is how the paper proves Propositions 1 to 3.) `readouts/` has a file for every kind of layer,
+with its formula.
 
-    convolution   G|h = I (x) [ s2_w sum_{c,d} S_d h_c h_c^T S_d^T + s2_b 11^T ]
-    linear layer  G|h = Q ( [ s2_w h h^T + s2_b 11^T ] (x) I ) Q^T
-
-with `S_d` the shift of kernel tap `d` (padding included), `h` of (tokens, features) and `Q` the
-rearrangement after the layer; a dense layer is one token. The bias vector is shared by all
-positions, hence `11^T`. Both are linear in the Gram matrix `C = sum h h^T` of the features over
-positions, so only `C` is accumulated. (This is how the paper proves Propositions 1 to 3.)
-
-Nothing is assumed about the network: the layer is found by running it, the rearrangement is
-read off by sending numbered outputs through the rest of the network, and the formula is
+Nothing is assumed about the network: the layer is found by running it, the rearrangement of its
+output is read off by sending numbered values through the rest of the network, and the formula is
 compared with derivatives of the network itself.
 """
 
-import itertools
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, ClassVar, Protocol, TypeVar
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from sads.errors import InvalidArgumentError, ZeroReadoutError
-from sads.family import ScoreFamily
-from sads.geometry.initialise import Initialiser, Law
-from sads.geometry.structure import Lift
-from sads.networks.layers import CONVOLUTIONS
+from sads.families import ScoreFamily
+from sads.geometry.drawing import Initialiser
+from sads.geometry.laws import Law
+from sads.geometry.lift import Lift
+from sads.geometry.memory import least
 
-ANY_CONVOLUTION = tuple(CONVOLUTIONS.values())
-
-
-@dataclass(frozen=True, eq=False)
-class Readout:
-    """An output layer whose weights are integrated out."""
-
-    path: str
-    kind: str  # "convolution" or "linear"
-    num_features: int  # that enter the layer at each position
-    weight_variance: float
-    bias_variance: float
-    taps: Tensor  # (num_taps, out positions): the in position that each tap reads, -1 for padding
-    lift: Lift
-
-    def rows(self, h: Tensor) -> Tensor:
-        """The layer's input in n networks, (n, ...), as (n, features, in positions)."""
-        if self.kind == "convolution":
-            return h.reshape(len(h), self.num_features, -1)
-        return h.reshape(len(h), -1, self.num_features).transpose(1, 2)
-
-    def factor(self, gram: Tensor) -> Tensor:
-        """`s2_w sum_d S_d C S_d^T + s2_b 11^T` for `C` (in, in), as (out, out)."""
-        padded = F.pad(gram, (0, 1, 0, 1))  # the last row and column are what padding reads
-        total = torch.zeros(self.taps.shape[1], self.taps.shape[1], dtype=gram.dtype)
-        for tap in self.taps:
-            total += padded[tap[:, None], tap]
-        return self.weight_variance * total + self.bias_variance
+LARGE = 256 << 20  # bytes of a factor; below this, memory is no question before there is one
 
 
 @dataclass(frozen=True)
@@ -66,6 +34,69 @@ class NoReadout:
     """Why the output layer cannot be integrated out."""
 
     reason: str
+
+
+@dataclass(frozen=True, eq=False)
+class OutputLayer:
+    """The last layer of a network as it was found; from this a readout says whether it fits."""
+
+    path: str  # as in `network.named_modules()`
+    layer: nn.Module
+    features: Tensor  # what enters it, for one input of the network
+    index: Tensor  # (D,): network_output.flatten() == layer_output.flatten()[index]
+    laws: Mapping[str, Law]  # of its parameters, whose entries are iid with mean zero
+
+
+class Readout(Protocol):
+    """A kind of output layer whose weights can be integrated out.
+
+    Derive from it, and `register_readout` the class. `estimate_geometry` uses it for networks
+    that end in one of its `layers`, after comparing its formula with derivatives of the network.
+    """
+
+    layers: ClassVar[tuple[type[nn.Module], ...]]  # by their own `forward`, not a changed one
+    parameters: ClassVar[tuple[str, ...]] = ("weight", "bias")  # all that the layer has
+    spatial: ClassVar[bool] = False  # are positions of the factor those of the image, in order?
+
+    path: str
+    lift: Lift
+
+    @classmethod
+    def fit(cls, found: OutputLayer) -> "Readout | NoReadout":
+        """The readout for a layer, or why there is none."""
+        ...
+
+    def rows(self, h: Tensor) -> Tensor:
+        """The layer's input in n networks, (n, ...), as (n, features, in positions)."""
+        ...
+
+    def factor(self, gram: Tensor) -> Tensor:
+        """The factor of `E[F F^T | h]`, (P, P), from `C = sum h h^T` (in positions)."""
+        ...
+
+
+Kind = TypeVar("Kind", bound=type[Readout])
+_REGISTERED: list[type[Readout]] = []  # asked before ours
+_OURS: list[type[Readout]] = []
+
+
+def register_readout(kind: Kind) -> Kind:
+    """Let `estimate_geometry` know a kind of output layer; the newest is asked first."""
+    layers = getattr(kind, "layers", ())
+    if not layers or not all(issubclass(layer, nn.Module) for layer in layers):
+        raise InvalidArgumentError(
+            f"{getattr(kind, '__name__', kind)}.layers names the types of layers that it is for, "
+            f"got {layers!r}"
+        )
+    if kind not in _REGISTERED:
+        _REGISTERED.insert(0, kind)
+    return kind
+
+
+def our_readout(kind: Kind) -> Kind:
+    """One of the kinds in `readouts`, which users' own go before."""
+    _OURS.append(kind)
+    return kind
 
 
 def find_readout(
@@ -78,7 +109,7 @@ def find_readout(
     """
     network = initialiser.module
     if path is not None and path not in dict(network.named_modules()):
-        names = [n for n, m in network.named_modules() if _is_candidate(m)]
+        names = [n for n, m in network.named_modules() if _kind_of(m)]
         raise InvalidArgumentError(
             f"the network has no layer {path!r} to integrate out; it has {', '.join(names)}"
         )
@@ -89,46 +120,44 @@ def find_readout(
             return NoReadout("no convolution or linear layer was run")
         path = executed[-1]
     layer = network.get_submodule(path)
-    if not _is_candidate(layer):
+    kind = _kind_of(layer)
+    if kind is None:
         return NoReadout(f"{path} is a {type(layer).__name__}, not a convolution or linear layer")
     if executed.count(path) != 1:
         return NoReadout(f"{path} is run {executed.count(path)} times in one evaluation")
-
     index = _rearrangement(family, network, layer)
     if index is None:
         return NoReadout(f"the output is not a rearrangement of the output of {path}")
-    weight, bias = _laws(initialiser, layer, path)
-    if weight == bias == Law(0.0, 0.0):
-        raise ZeroReadoutError(
-            f"the output layer {path or type(layer).__name__} starts at zero, so the geometry is "
-            "0 and its directions are undefined; pass zero_readout='default' (--zero-readout "
-            "default) to draw that layer by its type's default initialisation",
-            path,
-        )
-    if weight is None or bias is None:
-        return NoReadout(f"the weights of {path} are not independent and identically distributed")
-    if any(abs(law.mean) > 1e-9 * math.sqrt(law.variance) for law in (weight, bias)):
-        return NoReadout(f"the weights of {path} do not have mean zero")
+    laws = _laws(initialiser, layer, path, kind)
+    if isinstance(laws, NoReadout):
+        return laws
 
-    h = capture_input(network, layer, x, t)
-    if isinstance(layer, nn.Linear):
-        kind, num_features = "linear", layer.in_features
-        taps = torch.arange(h.numel() // num_features)[None]
-        position, group = index // layer.out_features, index % layer.out_features
-    else:
-        assert isinstance(layer, ANY_CONVOLUTION)
-        if layer.groups != 1 or h.shape[0] != 1:
-            return NoReadout(f"{path} is a grouped convolution, or mixes samples")
-        kind, num_features = "convolution", layer.in_channels
-        taps = _kernel_taps(layer, tuple(h.shape[2:]))
-        group, position = index // taps.shape[1], index % taps.shape[1]
-    lift = _lift(group, position, taps.shape[1])
-    if lift is None:
-        return NoReadout(f"the output holds only parts of the channels of {path}")
-    readout = Readout(path, kind, num_features, weight.variance, bias.variance, taps, lift)
-    if not _formula_holds(network, layer, readout, x, t):
+    with torch.no_grad():
+        features = capture_input(network, layer, x, t)
+    readout = kind.fit(OutputLayer(path, layer, features, index, laws))
+    if isinstance(readout, NoReadout):
+        return readout
+    _check_size(readout.lift.size, family, initialiser, layer)
+    if not _formula_holds(network, layer, readout, laws, x, t):
         return NoReadout(f"the closed form for {path} does not agree with its derivatives")
     return readout
+
+
+def _check_size(size: int, family: ScoreFamily, initialiser: Initialiser, layer: nn.Module) -> None:
+    """Refuse factors that cannot fit before the first of them is made.
+
+    There will be one for each of sixteen batches, unless nothing about the features is random.
+    """
+    if 8 * size**2 < LARGE:
+        return
+    path = next(name for name, m in initialiser.module.named_modules() if m is layer)
+    other = initialiser.build(1)
+    x, t = torch.zeros(1, *family.shape), family.schedule.network_time(torch.zeros(1).long())
+    with torch.no_grad():
+        first = capture_input(initialiser.module, layer, x, t)
+        second = capture_input(other, other.get_submodule(path), x, t)
+    same = torch.allclose(first, second, rtol=1e-4, atol=1e-6)
+    least(size, exact=same).check("choose a smaller shape")
 
 
 def capture_input(network: nn.Module, layer: nn.Module, x: Tensor, t: Tensor) -> Tensor:
@@ -153,9 +182,25 @@ def capture_input(network: nn.Module, layer: nn.Module, x: Tensor, t: Tensor) ->
     return captured[0]
 
 
-def _is_candidate(module: nn.Module) -> bool:
-    kinds = (*ANY_CONVOLUTION, nn.Linear)
-    return isinstance(module, kinds) and any(type(module).forward is k.forward for k in kinds)
+def with_default_readout(family: ScoreFamily, path: str) -> ScoreFamily:
+    """The same networks, with one layer drawn by its type's default initialisation."""
+
+    def factory() -> nn.Module:
+        network = family.factory()
+        network.get_submodule(path).reset_parameters()  # type: ignore[operator]
+        return network
+
+    return replace(family, factory=factory)
+
+
+def _kind_of(module: nn.Module) -> type[Readout] | None:
+    """The kind of readout for a layer: the newest that was registered for its type, or ours."""
+
+    def fits(kind: type[Readout]) -> bool:
+        types = kind.layers
+        return isinstance(module, types) and any(type(module).forward is k.forward for k in types)
+
+    return next((kind for kind in (*_REGISTERED, *_OURS) if fits(kind)), None)
 
 
 def _random_input(family: ScoreFamily, seed: int) -> tuple[Tensor, Tensor]:
@@ -166,12 +211,12 @@ def _random_input(family: ScoreFamily, seed: int) -> tuple[Tensor, Tensor]:
 
 
 def _executed_layers(network: nn.Module, x: Tensor, t: Tensor) -> list[str]:
-    """Names of the convolutions and linear layers in the order in which they are run."""
+    """Names of the layers that a readout is for, in the order in which they are run."""
     executed: list[str] = []
     handles = [
         module.register_forward_hook(lambda *_, name=name: executed.append(name))
         for name, module in network.named_modules()
-        if _is_candidate(module)
+        if _kind_of(module)
     ]
     try:
         with torch.no_grad():
@@ -215,78 +260,57 @@ def _rearrangement(family: ScoreFamily, network: nn.Module, layer: nn.Module) ->
     return index if torch.equal(sent[index], result) else None
 
 
-def _laws(initialiser: Initialiser, layer: nn.Module, path: str) -> tuple[Law | None, Law | None]:
-    """The laws of the layer's weight and bias; no bias is a bias that is always zero."""
+def _laws(
+    initialiser: Initialiser, layer: nn.Module, path: str, kind: type[Readout]
+) -> dict[str, Law] | NoReadout:
+    """The laws of the layer's parameters; one that is missing is one that is always zero."""
     prefix = f"{path}." if path else ""
-    bias = Law(0.0, 0.0) if layer.bias is None else initialiser.law(f"{prefix}bias")
-    return initialiser.law(f"{prefix}weight"), bias
-
-
-def with_default_readout(family: ScoreFamily, path: str) -> ScoreFamily:
-    """The same networks, with one layer drawn by its type's default initialisation."""
-
-    def factory() -> nn.Module:
-        network = family.factory()
-        network.get_submodule(path).reset_parameters()  # type: ignore[operator]
-        return network
-
-    return replace(family, factory=factory)
-
-
-def _kernel_taps(layer: nn.Module, size: tuple[int, ...]) -> Tensor:
-    """For every kernel tap and out position, the in position that is read, or -1 for padding."""
-    assert isinstance(layer, ANY_CONVOLUTION)
-    numbers = torch.arange(1.0, math.prod(size) + 1).reshape(1, 1, *size)
-    mode = "constant" if layer.padding_mode == "zeros" else layer.padding_mode
-    padded = F.pad(numbers, layer._reversed_padding_repeated_twice, mode=mode)[0, 0]
-    reach = [d * (k - 1) for d, k in zip(layer.dilation, layer.kernel_size, strict=True)]
-    taps = []
-    for offsets in itertools.product(*map(range, layer.kernel_size)):
-        window = tuple(
-            slice(o * d, n - r + o * d, s)
-            for o, d, n, r, s in zip(
-                offsets, layer.dilation, padded.shape, reach, layer.stride, strict=True
-            )
+    known = {
+        name: Law(0.0, 0.0)
+        if getattr(layer, name, None) is None
+        else initialiser.law(prefix + name)
+        for name in kind.parameters
+    }
+    laws = {name: law for name, law in known.items() if law is not None}
+    if len(laws) == len(known) and all(law == Law(0.0, 0.0) for law in laws.values()):
+        raise ZeroReadoutError(
+            f"the output layer {path or type(layer).__name__} starts at zero, so the geometry is "
+            "0 and its directions are undefined; pass zero_readout='default' (--zero-readout "
+            "default) to draw that layer by its type's default initialisation",
+            path,
         )
-        taps.append(padded[window].flatten())
-    return torch.stack(taps).long() - 1
-
-
-def _lift(group: Tensor, position: Tensor, size: int) -> Lift | None:
-    """The lift in which coordinate i has this group and position; None if a group has gaps."""
-    groups = group.unique()
-    if len(groups) * size != len(group):
-        return None
-    order = torch.argsort(torch.searchsorted(groups, group) * size + position)
-    return Lift(len(groups), size, order)
+    others = {name for name, _ in layer.named_parameters()} - set(kind.parameters)
+    if len(laws) < len(known) or others:
+        return NoReadout(f"the weights of {path} are not independent and identically distributed")
+    if any(abs(law.mean) > 1e-9 * math.sqrt(law.variance) for law in laws.values()):
+        return NoReadout(f"the weights of {path} do not have mean zero")
+    return laws
 
 
 def _formula_holds(
-    network: nn.Module, layer: nn.Module, readout: Readout, x: Tensor, t: Tensor
+    network: nn.Module,
+    layer: nn.Module,
+    readout: Readout,
+    laws: Mapping[str, Law],
+    x: Tensor,
+    t: Tensor,
 ) -> bool:
     """Compare `v^T G|h v` with the derivatives of the network, for random `v`.
 
-    The output is linear in the layer's parameters, so for given features
-    `v^T G|h v = s2_w |d(v^T F)/dw|^2 + s2_b |d(v^T F)/db|^2`, exactly.
+    The output is linear in the layer's parameters `p`, so for given features
+    `v^T G|h v = sum_p s2_p |d(v^T F)/dp|^2`, exactly. Only what comes after the layer is
+    differentiated.
     """
-    trainable = [p.requires_grad for p in network.parameters()]
-    network.requires_grad_(True)
+    flags = [(p, p.requires_grad) for p in network.parameters()]
+    parameters = [getattr(layer, name) for name in laws if getattr(layer, name, None) is not None]
+    variances = [
+        law.variance for name, law in laws.items() if getattr(layer, name, None) is not None
+    ]
     try:
-        return _compare_with_derivatives(network, layer, readout, x, t)
-    except RuntimeError:  # the network cannot be differentiated
-        return False
-    finally:
-        for parameter, flag in zip(network.parameters(), trainable, strict=True):
-            parameter.requires_grad_(flag)
-
-
-def _compare_with_derivatives(
-    network: nn.Module, layer: nn.Module, readout: Readout, x: Tensor, t: Tensor
-) -> bool:
-    parameters: Any = [layer.weight] if layer.bias is None else [layer.weight, layer.bias]
-    variances = [readout.weight_variance, readout.bias_variance]
-    with torch.enable_grad():
-        output = network(x, t).flatten()
+        network.requires_grad_(False)
+        layer.requires_grad_(True)
+        with torch.enable_grad():
+            output = network(x, t).flatten()
         h = readout.rows(capture_input(network, layer, x, t)[None])[0].detach().double()
         factor = readout.factor(h.T @ h)
         for seed in range(3):
@@ -294,10 +318,14 @@ def _compare_with_derivatives(
             gradients = torch.autograd.grad(v @ output, parameters, retain_graph=True)
             expected = sum(
                 s2 * float(g.double().square().sum())
-                for s2, g in zip(variances, gradients, strict=False)
+                for s2, g in zip(variances, gradients, strict=True)
             )
-            split = readout.lift.split(v.double())
-            given = float(((split @ factor) * split).sum())
+            given = float(readout.lift.quadratic(factor, v.double()[None]))
             if not math.isclose(given, expected, rel_tol=1e-3, abs_tol=1e-12):
                 return False
+    except RuntimeError:  # the network cannot be differentiated
+        return False
+    finally:
+        for parameter, flag in flags:
+            parameter.requires_grad_(flag)
     return True

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from sads.errors import InvalidArgumentError
 from sads.networks.embedding import sinusoidal_embedding
-from sads.networks.layers import CONVOLUTIONS, NormSiLU
+from sads.networks.layers import CONVOLUTIONS
 
 NUM_GROUPS = 32
 
@@ -24,20 +24,20 @@ class ResidualBlock(nn.Module):
     def __init__(self, dims: int, in_channels: int, out_channels: int, time_width: int):
         super().__init__()
         conv = CONVOLUTIONS[dims]
-        self.norm1 = NormSiLU(NUM_GROUPS, in_channels)
+        self.norm1 = nn.GroupNorm(NUM_GROUPS, in_channels)
         self.conv1 = conv(in_channels, out_channels, 3, padding=1)
         self.time = nn.Linear(time_width, out_channels)
-        self.norm2 = NormSiLU(NUM_GROUPS, out_channels)
+        self.norm2 = nn.GroupNorm(NUM_GROUPS, out_channels)
         self.conv2 = conv(out_channels, out_channels, 3, padding=1)
         self.skip = (
             nn.Identity() if in_channels == out_channels else conv(in_channels, out_channels, 1)
         )
 
     def forward(self, x: Tensor, time: Tensor) -> Tensor:
-        h = self.conv1(self.norm1(x))
+        h = self.conv1(F.silu(self.norm1(x)))
         shift = self.time(F.silu(time))  # (N, C)
         h = h + shift.reshape(*shift.shape, *[1] * (h.ndim - 2))
-        h = self.conv2(self.norm2(h))
+        h = self.conv2(F.silu(self.norm2(h)))
         return self.skip(x) + h
 
 
@@ -152,8 +152,8 @@ class UNet(nn.Module):
             if level > 0:
                 self.up.append(Upsample(dims, width, resample))
 
-        self.output = nn.Sequential(
-            NormSiLU(NUM_GROUPS, width), conv(width, data_channels, 3, padding=1)
+        self.output = nn.ModuleList(
+            [nn.GroupNorm(NUM_GROUPS, width), conv(width, data_channels, 3, padding=1)]
         )
 
     def forward(self, x: Tensor, t: Tensor) -> Tensor:
@@ -170,7 +170,8 @@ class UNet(nn.Module):
                 h = layer(torch.cat([h, skips.pop()], dim=1), time)
             else:
                 h = layer(h)
-        return self.output(h)
+        norm, conv = self.output
+        return conv(F.silu(norm(h)))
 
 
 def _check_options(

@@ -14,7 +14,7 @@ import math
 import torch
 from torch import Tensor, nn
 
-from sads.family import ScoreFamily, family
+from sads.families import ScoreFamily, family
 
 
 class Landscape(nn.Module):

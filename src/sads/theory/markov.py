@@ -14,12 +14,11 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from sads.alignment import as_rows, batch_errors, check_defined
 from sads.errors import InvalidArgumentError
-from sads.geometry.geometry import Estimate, Geometry
-from sads.geometry.structure import Lift
+from sads.estimates import Estimate, Estimates, batch_mean, positive_errors
+from sads.geometry.result import Geometry
+from sads.rotations.alignment import as_rows, check_defined, inner_products
 
-CHUNK = 256  # directions at a time
 RANK = 1e-10  # singular values below this share of the largest are 0
 
 
@@ -28,24 +27,23 @@ class MarkovBound:
     """Bounds for n directions, each scaled to length 1."""
 
     threshold: float  # eta
-    energies: Tensor  # (n,), v^T G v
-    energy_errors: Tensor  # (n,), standard errors
+    energies: Estimates  # (n,), v^T G v
     _geometry: Geometry
     _rows: Tensor  # (n, D)
 
     @property
     def bounds(self) -> Tensor:
         """On `P(|v^T F| >= eta)` for each direction; 1 where the inequality says nothing."""
-        return (self.energies / self.threshold**2).clamp(max=1)
+        return (self.energies.values / self.threshold**2).clamp(max=1)
 
     @cached_property
     def span_energy(self) -> Estimate:
         """Trace of `G` on the span of the directions."""
         q, singular, _ = torch.linalg.svd(self._rows.T, full_matrices=False)
-        span = q[:, singular > RANK * singular[0]].T
-        totals = _per_batch(self._geometry, span).sum(dim=1, keepdim=True)  # (K, 1)
-        value, error = _with_error(self._geometry, totals)
-        return Estimate(float(value), float(error))
+        span = self._geometry.lift.split(q[:, singular > RANK * singular[0]].T).flatten(0, 1)
+        traces = inner_products(self._geometry, [span.T @ span])  # (K, 1)
+        values = batch_mean(traces, self._geometry.counts)
+        return Estimates(values, positive_errors(values, self._geometry.batch_errors(traces)))[0]
 
     @property
     def joint(self) -> float:
@@ -77,33 +75,6 @@ def markov_bound(
     if not 0 < threshold < math.inf:
         raise InvalidArgumentError(f"the threshold is a number above 0, got {threshold}")
     rows = rows / lengths[:, None]
-    energies, errors = direction_energies(geometry, rows)
-    return MarkovBound(threshold, energies, errors, geometry, rows)
-
-
-def direction_energies(geometry: Geometry, rows: Tensor) -> tuple[Tensor, Tensor]:
-    """`v^T G v` and its standard error for every row of (n, D), each (n,)."""
-    return _with_error(geometry, _per_batch(geometry, rows))
-
-
-def _per_batch(geometry: Geometry, rows: Tensor) -> Tensor:
-    """`v^T G_k v` for each batch of the geometry, (K, n)."""
-    energies = torch.empty(len(geometry.factors), len(rows), dtype=torch.float64)
-    for start in range(0, len(rows), CHUNK):
-        z = geometry.lift.split(rows[start : start + CHUNK])  # (n, groups, P)
-        for energy, factor in zip(energies, geometry.factors, strict=True):
-            energy[start : start + CHUNK] = _quadratic(z, factor, geometry.lift)
-    return energies
-
-
-def _quadratic(z: Tensor, factor: Tensor, lift: Lift) -> Tensor:
-    flat = z.reshape(-1, lift.size)
-    return ((flat @ factor) * flat).sum(dim=1).reshape(-1, lift.groups).sum(dim=1)
-
-
-def _with_error(geometry: Geometry, energies: Tensor) -> tuple[Tensor, Tensor]:
-    """Mean over networks of (K, n), and its standard error from the spread of the batches."""
-    if geometry.exact:
-        return energies[0], torch.zeros_like(energies[0])
-    weights = geometry.counts.double() / geometry.num_networks
-    return weights @ energies, batch_errors(energies, geometry)
+    return MarkovBound(
+        threshold=threshold, energies=geometry.quadratic(rows), _geometry=geometry, _rows=rows
+    )

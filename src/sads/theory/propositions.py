@@ -36,10 +36,13 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from sads.alignment import batch_errors, check_defined
+from sads.arguments import check_count, check_number, check_type
 from sads.errors import InvalidArgumentError
-from sads.geometry.geometry import Geometry
-from sads.geometry.structure import Lift
+from sads.estimates import batch_mean
+from sads.geometry.lift import Lift
+from sads.geometry.result import Geometry
+from sads.rotations.alignment import check_defined
+from sads.shapes import format_shape
 
 LEVEL = 1e-3  # a form that holds is rejected this often
 ROUNDING = 1e-9  # relative residual of an exact geometry that counts as 0
@@ -104,6 +107,10 @@ def structure(
             family if it has one; without it that form is not tried.
         level: how often a form that holds may be rejected.
     """
+    check_type(geometry, Geometry, "the geometry", "see sads.estimate_geometry")
+    check_number("level", level, 0, 1)
+    if patch_size is not None:
+        check_count("patch_size", patch_size)
     check_defined(geometry)
     if not geometry.exact and int((geometry.counts > 0).sum()) < MIN_BATCHES:
         raise InvalidArgumentError(
@@ -111,25 +118,34 @@ def structure(
             f"{int((geometry.counts > 0).sum())}: estimate it from 16 networks or more"
         )
     if patch_size is None:
-        patch_size = geometry.provenance["family"].get("options", {}).get("patch_size")
+        patch_size = geometry.provenance.family.get("options", {}).get("patch_size")
     dimension, channels = geometry.dimension, geometry.shape[0]
     size = dimension // channels
     forms = [
         _test(geometry, level, "mlp", 1, "a I + b 11^T", min(2, dimension), _fit_mlp),
         _test(
-            geometry, level, "cnn", 2, "I (x) A + 11^T (x) B",
+            geometry,
+            level,
+            "cnn",
+            2,
+            "I (x) A + 11^T (x) B",
             size * (size + 1) if channels > 1 else size * (size + 1) // 2,
             lambda g: _fit_cnn(g, channels),
         ),
-    ]  # fmt: skip
+    ]
     if patch_size is not None:
         tokens = token_lift(geometry.shape, patch_size)
         forms.append(
             _test(
-                geometry, level, "transformer", 3, "Q (A (x) I) Q^T",
-                tokens.size * (tokens.size + 1) // 2, lambda g: _fit_transformer(g, tokens),
+                geometry,
+                level,
+                "transformer",
+                3,
+                "Q (A (x) I) Q^T",
+                tokens.size * (tokens.size + 1) // 2,
+                lambda g: _fit_transformer(g, tokens),
             )
-        )  # fmt: skip
+        )
     return Structure(tuple(sorted(forms, key=lambda f: f.num_parameters)))
 
 
@@ -148,10 +164,10 @@ def transformer_factor(
 def token_lift(shape: tuple[int, ...], patch_size: int) -> Lift:
     """The coordinates of images cut into square patches: a group per value in a patch."""
     channels, *sizes = shape
-    if patch_size < 1 or any(n % patch_size for n in sizes):
+    if not isinstance(patch_size, int) or patch_size < 1 or any(n % patch_size for n in sizes):
         raise InvalidArgumentError(
             f"patch_size must divide every size, got patch_size={patch_size} "
-            f"for {'x'.join(map(str, sizes))}: change one of them"
+            f"for {format_shape(sizes)}: change one of them"
         )
     grid = itertools.chain.from_iterable((n // patch_size, patch_size) for n in sizes)
     numbers = torch.arange(math.prod(shape)).reshape(channels, *grid)
@@ -218,22 +234,27 @@ def _test(
         p = 1.0 if nothing else _sign_test(gram)
     vacuous = 2 * num_parameters >= geometry.dimension * (geometry.dimension + 1)
     status = (
-        "vacuous" if vacuous
-        else "imposed" if nothing and not geometry.exact
-        else "accepted" if p >= level
+        "vacuous"
+        if vacuous
+        else "imposed"
+        if nothing and not geometry.exact
+        else "accepted"
+        if p >= level
         else "rejected"
-    )  # fmt: skip
+    )
     stacks = {key: torch.stack([parts[key] for parts in factors]) for key in factors[0]}
     return Form(
-        name, proposition, formula, num_parameters, status, residual, z, p,
-        {key: torch.tensordot(shares.double(), stack, dims=1) for key, stack in stacks.items()},
-        {
-            key: batch_errors(stack.flatten(1), geometry).reshape(stack.shape[1:])
-            if stack.ndim > 1
-            else batch_errors(stack[:, None], geometry)[0]
-            for key, stack in stacks.items()
-        },
-    )  # fmt: skip
+        name=name,
+        proposition=proposition,
+        formula=formula,
+        num_parameters=num_parameters,
+        status=status,
+        residual=residual,
+        residual_errors=z,
+        p_value=p,
+        factors={key: batch_mean(stack, geometry.counts) for key, stack in stacks.items()},
+        factor_errors={key: geometry.batch_errors(stack) for key, stack in stacks.items()},
+    )
 
 
 def _sign_test(gram: Tensor) -> float:

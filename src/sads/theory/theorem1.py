@@ -32,16 +32,18 @@ to first order `eta k s (u_i . v)^2 / B`, hence `eta lambda_i D s / B` in all fo
 
 import itertools
 import math
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
 import torch
 from torch import Tensor
 
+from sads.arguments import check_count
+from sads.environment import check_samples
 from sads.errors import InvalidArgumentError
 from sads.theory.lemmas import check_sigma, optimal_score, unit
+from sads.threads import pinned_threads
 
 
 def rates(eigenvalues: Tensor, sigma: float) -> Tensor:
@@ -241,8 +243,10 @@ class LinearDSM:
         Uses nothing of the closed forms: samples, residuals and their outer products only.
         """
         _check_steps(steps, learning_rate, batch_size)
-        if num_runs < 2:
+        if check_count("num_runs", num_runs) < 2:
             raise InvalidArgumentError(f"a spread needs at least 2 runs, got {num_runs}")
+        state = self.phi.shape[1] * self.dimension + 3 * batch_size * self.dimension + len(steps)
+        check_samples(num_runs, state, 6)  # a run is a sample in float64, and work on it
         generator = torch.Generator().manual_seed(seed)
 
         def normal(*size: int) -> Tensor:
@@ -252,7 +256,7 @@ class LinearDSM:
         theta = math.sqrt(init_variance) * normal(*size)
         scale = 2 * learning_rate / batch_size
         recorded, done = [], 0
-        with _one_thread():
+        with pinned_threads():  # thousands of small products: sharing each costs more than it saves
             for t in steps:
                 for _ in range(t - done):
                     eps = normal(num_runs, batch_size, self.dimension)
@@ -307,17 +311,6 @@ def conditioning(eigenvalues: Sequence[float], seed: int | None = None) -> Tenso
     generator = torch.Generator().manual_seed(seed)
     normal = torch.randn(len(values), len(values), generator=generator, dtype=torch.float64)
     return torch.linalg.qr(normal).Q * values.sqrt()
-
-
-@contextmanager
-def _one_thread() -> Iterator[None]:
-    """Thousands of small products in a row: sharing each among threads costs more than it saves."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(threads)
 
 
 def _check_steps(steps: Sequence[int], learning_rate: float, batch_size: int = 1) -> None:

@@ -1,0 +1,91 @@
+"""Arguments of public functions: taken where they make sense, else refused in one line."""
+
+import math
+import operator
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from sads.errors import InvalidArgumentError
+
+MOST = 1 << 53  # of anything that is counted: whole numbers that a float still tells apart
+
+
+def as_tensor(x: Any, name: str, *, floating: bool = False) -> Tensor:
+    """A tensor, or a NumPy array as one, detached from any gradient.
+
+    Args:
+        name: what it is called in messages.
+        floating: whole numbers become float32.
+    """
+    if isinstance(x, np.ndarray):
+        try:
+            x = torch.from_numpy(np.ascontiguousarray(x, x.dtype.newbyteorder("=")))
+        except TypeError as error:
+            raise InvalidArgumentError(
+                f"{name} is an array of type {x.dtype}, expected numbers that PyTorch knows, "
+                "such as float32"
+            ) from error
+    if not isinstance(x, Tensor):
+        raise InvalidArgumentError(
+            f"{name} is of type {type(x).__name__}, expected a tensor or a NumPy array"
+        )
+    if x.is_meta:
+        raise InvalidArgumentError(
+            f"{name} is on the device 'meta' and holds no numbers; give a tensor with values"
+        )
+    if x.is_complex() or x.is_sparse or x.is_quantized:
+        raise InvalidArgumentError(f"{name} must be a dense tensor of real numbers, got {x.dtype}")
+    x = x.detach()
+    if floating and not x.is_floating_point():
+        x = x.float()
+    return x
+
+
+def check_count(name: str, value: Any, least: int = 1, most: int = MOST) -> int:
+    """A whole number of things."""
+    try:
+        number = operator.index(value)
+    except TypeError:
+        number = -1
+    if isinstance(value, bool) or not isinstance(number, int) or not least <= number <= most:
+        raise InvalidArgumentError(
+            f"{name} must be a whole number of at least {least}, got {value!r}"
+            if number <= most
+            else f"{name} is {value:,}, more than anything here can count; ask for less"
+        )
+    return number
+
+
+def check_number(name: str, value: Any, low: float = -math.inf, high: float = math.inf) -> float:
+    """A finite number strictly between two others."""
+    try:
+        number = math.nan if isinstance(value, str) else float(value)
+    except (TypeError, ValueError, OverflowError, RuntimeError):
+        number = math.nan
+    if not (low < number < high and math.isfinite(number)):
+        limits = f" above {low:g}" if low > -math.inf else ""
+        limits += f" and below {high:g}" if high < math.inf else ""
+        raise InvalidArgumentError(f"{name} must be a finite number{limits}, got {value!r}")
+    return number
+
+
+def check_type(value: Any, expected: type | tuple[type, ...], name: str, hint: str) -> None:
+    """An object of a type; the hint says where to get one."""
+    if not isinstance(value, expected):
+        raise InvalidArgumentError(f"{name} is of type {type(value).__name__}; {hint}")
+
+
+def as_path(given: Any) -> Path:
+    """A path, from text or a path."""
+    if not isinstance(given, str | os.PathLike) or not str(given):
+        raise InvalidArgumentError(
+            f"expected the path of a file as text or a Path, got one of type {type(given).__name__}"
+            if not isinstance(given, str)
+            else "expected the path of a file, got an empty text"
+        )
+    return Path(given)

@@ -1,0 +1,3 @@
+from sads.cli.main import main
+
+main()

@@ -1,0 +1,268 @@
+"""`sads geometry`: the average geometry of untrained networks and its directions."""
+
+import math
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+import sads
+from sads.cli.folders import finish, new_folder
+from sads.cli.interrupts import Interrupted, command_line
+from sads.cli.options import (
+    AsJson,
+    Device,
+    FamilyArgument,
+    Layout,
+    NetworkOptions,
+    NewFolder,
+    Prediction,
+    Schedule,
+    Seed,
+    Shape,
+    ValueRange,
+)
+from sads.cli.printing import (
+    print_line,
+    print_rows,
+    print_written,
+    progress_bar,
+)
+from sads.cli.reading import read_family, read_probe
+from sads.errors import InterruptedEstimate
+from sads.estimates import Estimate
+from sads.shapes import format_shape
+
+if TYPE_CHECKING:
+    from sads.families import ScoreFamily
+    from sads.geometry.result import Geometry
+
+app = typer.Typer(rich_markup_mode="markdown")
+
+EXAMPLES = """
+**Examples**
+
+- `sads geometry iddpm --shape 1x16x16`
+
+- `sads geometry dit --shape 1x16x16 -o patch_size=4 --out dit4`
+
+- `sads geometry iddpm --shape 1x16x16 -o resample=area --tolerance 0.05`
+
+- `sads geometry iddpm --shape 1x28x28 --probe forward:mnist_10k.npz --networks 2000`
+
+- `sads geometry my_model.py:build --shape 3x64x64 --json`
+
+- `sads geometry iddpm --probe my_probe.py:Probe` (a class with a method `draw`)
+"""
+FILES = ("geometry.safetensors", "geometry.json", "spectrum.png", "directions.png")
+PARTIAL = "geometry.partial.safetensors"
+
+
+@app.command(epilog=EXAMPLES, rich_help_panel="Before training")
+def geometry(
+    family: FamilyArgument,
+    shape: Shape = None,
+    networks: Annotated[
+        int | None, typer.Option(help="Random networks to draw; 1024 if no tolerance is given.")
+    ] = None,
+    tolerance: Annotated[
+        float | None, typer.Option(help="Draw until directions are sure to this angle (radians).")
+    ] = None,
+    max_networks: Annotated[int, typer.Option(help="Limit for --tolerance.")] = 16_384,
+    option: NetworkOptions = None,
+    probe: Annotated[
+        str, typer.Option(help="zero, gaussian:WIDTH, forward:IMAGES[:INDEX] or FILE.py:CLASS.")
+    ] = "zero",
+    value_range: ValueRange = None,
+    layout: Layout = None,
+    prediction: Prediction = "epsilon",
+    schedule: Schedule = "linear",
+    seed: Seed = 0,
+    estimator: Annotated[
+        str, typer.Option(help="auto, outer-product, or monte-carlo (the paper's loop).")
+    ] = "auto",
+    readout: Annotated[
+        str | None, typer.Option(help="Name of the output layer, if it is not found.")
+    ] = None,
+    zero_readout: Annotated[
+        str, typer.Option(help="For an output layer that starts at zero: error or default.")
+    ] = "error",
+    device: Device = "cpu",
+    out: NewFolder = None,
+    as_json: AsJson = False,
+) -> None:
+    """The average geometry of untrained networks, its directions, and how sure they are.
+
+    A *probe* is the input at which networks are evaluated; a direction is *resolved* if its angle
+    is sure to the tolerance, else part of a *cluster*: see docs/glossary.md.
+
+    Writes `geometry.safetensors`, `geometry.json`, `spectrum.png` and `directions.png`.
+    Ctrl-C and SIGTERM keep what was computed, marked as interrupted. The same command goes on from
+    there, also after it was killed, to the same numbers.
+    """
+    score_family = read_family(family, shape, option, prediction, schedule)
+    chosen_probe = read_probe(probe, score_family.shape, value_range, layout)
+    folder = new_folder(out, folder_stem(score_family, probe), FILES, partial=PARTIAL)
+    try:
+        with progress_bar("networks", "error {:.1%}", quiet=as_json) as progress:
+            result = sads.estimate_geometry(
+                score_family,
+                networks,
+                tolerance,
+                probe=chosen_probe,
+                seed=seed,
+                estimator=estimator,
+                readout=readout,
+                zero_readout=zero_readout,
+                max_networks=max_networks,
+                device=device,
+                checkpoint=folder / PARTIAL,
+                progress=progress,
+                stage=progress.stage if progress else None,
+                forecast=None if as_json else lambda memory: print_line(str(memory)),
+            )
+    except InterruptedEstimate as interrupted:
+        if interrupted.geometry is None:
+            raise
+        result = interrupted.geometry
+    summary = write_geometry(result, folder)
+    if not result.provenance.interrupted:
+        finish(folder)
+        (folder / PARTIAL).unlink(missing_ok=True)
+    if as_json:
+        from sads.files import to_json
+
+        print(to_json(summary))
+    else:
+        print_geometry(result, summary)
+    if result.provenance.interrupted:
+        raise Interrupted(
+            f"kept the {result.num_networks:,} networks drawn so far; continue with: "
+            f"{command_line()}"
+        )
+
+
+@dataclass(frozen=True)
+class GeometrySummary:
+    """A geometry in numbers: what `geometry.json` holds."""
+
+    command: str
+    dimension: int
+    networks: int
+    exact: bool
+    estimator: str
+    seconds: float
+    largest: Estimate
+    smallest: Estimate
+    rank: int
+    condition_number: float | None  # None if it is infinite
+    effective_rank: float
+    whitened_error: float
+    errors_unknown: str | None  # why errors are infinite (null in JSON): nobody can know them
+    tolerance: float
+    settled: bool | None  # to the tolerance that was asked for; None if none was
+    resolved: int
+    clusters: tuple[Any, ...]
+    values: Any
+    value_errors: Any
+    angle_errors: Any
+    provenance: Any
+    files: dict[str, Path]
+
+
+def write_geometry(result: "Geometry", folder: Path) -> GeometrySummary:
+    """Write a geometry with its pictures; returns the summary that is written as JSON."""
+    from sads.files import write_json
+    from sads.geometry.estimate import is_settled
+    from sads.plots.geometry import plot_directions, plot_spectrum
+    from sads.plots.style import save
+
+    directions = result.directions()
+    summary = GeometrySummary(
+        command=command_line(),
+        dimension=result.dimension,
+        networks=result.num_networks,
+        exact=result.exact,
+        estimator=result.estimator,
+        seconds=round(result.provenance.seconds, 3),
+        largest=directions.eigenvalue(0),
+        smallest=directions.eigenvalue(-1),
+        rank=result.rank,
+        condition_number=result.condition_number if result.rank == result.dimension else None,
+        effective_rank=result.effective_rank,
+        whitened_error=result.whitened_error(),
+        errors_unknown=why_unknown(result),
+        tolerance=directions.tolerance,
+        settled=None if result.provenance.tolerance is None else is_settled(result),
+        resolved=int(directions.resolved.sum()),
+        clusters=directions.clusters,
+        values=directions.values,
+        value_errors=directions.value_errors,
+        angle_errors=directions.angle_errors,
+        provenance=result.provenance,
+        files={
+            "geometry": result.save(folder / "geometry.safetensors"),
+            "spectrum": save(plot_spectrum(result, directions), folder / "spectrum.png"),
+            "directions": save(plot_directions(result, directions), folder / "directions.png"),
+            "json": folder / "geometry.json",
+        },
+    )
+    write_json(summary.files["json"], summary)
+    return summary
+
+
+def print_geometry(result: "Geometry", summary: GeometrySummary) -> None:
+    reasons = [cluster.reason for cluster in summary.clusters]
+    counts = {reason: reasons.count(reason) for reason in ("multiplicity", "equal", "unresolved")}
+    condition = summary.condition_number
+    print_rows(
+        {
+            "dimension": f"{summary.dimension:,}",
+            "networks": describe_networks(result),
+            "seconds": f"{summary.seconds:.2f}",
+            "estimator": summary.estimator,
+            "largest eigenvalue": str(summary.largest),
+            "smallest eigenvalue": str(summary.smallest),
+            "condition number": f"infinite: rank {summary.rank}"
+            if condition is None
+            else f"{condition:,.0f}",
+            "effective rank": f"{summary.effective_rank:.1f}",
+            "whitened error": f"{summary.whitened_error:.2%}"
+            if math.isfinite(summary.whitened_error)
+            else "not known",
+            "resolved directions": f"{summary.resolved} of {summary.dimension} "
+            f"(to {summary.tolerance:g} rad)",
+            "clusters": ", ".join(f"{n} {k}" for k, n in counts.items() if n) or "none",
+        }
+    )
+    if summary.errors_unknown:
+        print_line(f"errors are not known (± ?): {summary.errors_unknown}")
+    print_written(*summary.files.values())
+    for note in result.provenance.notes:
+        print_line(f"note: {note}")
+
+
+def describe_networks(result: "Geometry") -> str:
+    if result.exact:
+        return "none needed: exact"
+    part = " (interrupted: a part)" if result.provenance.interrupted else ""
+    return f"{result.num_networks:,}{part}"
+
+
+def why_unknown(result: "Geometry") -> str | None:
+    """Why the errors of this geometry, or of some of its eigenvalues, are not known."""
+    unknown = int(result.directions().value_errors.isinf().sum())
+    if result.errors_unknown or not unknown:
+        return result.errors_unknown
+    return (
+        f"those of {unknown:,} of {result.dimension:,} eigenvalues, for which "
+        "there are too few networks; draw more"
+    )
+
+
+def folder_stem(family: "ScoreFamily", probe: str = "zero") -> str:
+    """A name for the results of a family: `iddpm-1x16x16`."""
+    name = "".join(c if c.isalnum() or c in "-_." else "-" for c in family.name).strip("-.")
+    probed = "" if probe == "zero" else f"-{probe.partition(':')[0]}"
+    return f"{name or 'network'}-{format_shape(family.shape)}{probed}"

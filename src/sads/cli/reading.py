@@ -1,0 +1,179 @@
+"""What users write on the command line, read into what the library takes."""
+
+import json
+import math
+from typing import TYPE_CHECKING, Any
+
+import sads
+from sads.cli.printing import print_note, progress_bar
+from sads.cli.user_code import read_object
+from sads.errors import InvalidArgumentError, SadsError, describe_failure, printable
+from sads.shapes import parse_shape
+
+if TYPE_CHECKING:
+    from sads.data.spec import DataSet
+    from sads.families import ScoreFamily
+    from sads.geometry.result import Geometry
+    from sads.probes import Probe
+
+RESERVED = ("name", "shape", "prediction", "schedule")  # of sads.family, not of a network
+
+
+def read_family(
+    name: str,
+    shape: str | None,
+    options: list[str] | None,
+    prediction: str = "epsilon",
+    schedule: str = "linear",
+) -> "ScoreFamily":
+    overrides = dict(read_option(text) for text in options or [])
+    if reserved := set(RESERVED) & set(overrides):
+        raise InvalidArgumentError(
+            f"{', '.join(sorted(reserved))} is not an option of a network; "
+            "write --shape, --prediction or --schedule"
+        )
+    return sads.family(
+        read_factory(name) if ":" in name or name.endswith(".py") else name,
+        None if shape is None else parse_shape(shape),
+        prediction=prediction,
+        schedule=schedule,
+        **overrides,
+    )
+
+
+def read_factory(text: str) -> Any:
+    """`FILE.py:FUNCTION`, where the function builds a network."""
+    if text.endswith(".py"):
+        raise InvalidArgumentError(
+            f"say which function of {printable(text)} builds the network: {printable(text)}:build"
+        )
+    return read_object(text, "NAME() returns a new nn.Module at every call", called=True)
+
+
+def read_geometry(
+    source: str,
+    shape: str | None,
+    options: list[str] | None,
+    networks: int,
+    seed: int,
+    quiet: bool,
+    estimator: str = "auto",
+    file: bool = False,
+) -> "Geometry":
+    """A geometry from a file, or estimated for a family."""
+    if file or source.endswith(".safetensors"):
+        return sads.load_geometry(source)
+    return estimate(read_family(source, shape, options), networks, seed, quiet, estimator)
+
+
+def estimate(
+    family: "ScoreFamily", networks: int, seed: int, quiet: bool, estimator: str = "auto"
+) -> "Geometry":
+    """A geometry, with a bar while networks are drawn."""
+    with progress_bar("networks", "error {:.1%}", quiet=quiet) as progress:
+        return sads.estimate_geometry(
+            family,
+            networks,
+            seed=seed,
+            estimator=estimator,
+            progress=progress,
+            stage=progress.stage if progress else None,
+        )
+
+
+def read_dataset(
+    text: str,
+    shape: tuple[int, ...],
+    samples: int | None,
+    seed: int = 0,
+    resize: bool = False,
+    value_range: str | None = None,
+    layout: str | None = None,
+    announced: bool = False,
+) -> "DataSet":
+    """Data by their line of text; what was skipped is said, unless the caller announces them."""
+    from sads.data.spec import read_data
+
+    data = read_data(
+        text,
+        shape,
+        samples,
+        seed,
+        resize=resize,
+        value_range=read_value_range(value_range),
+        layout=layout,
+    )
+    if data.skipped and not announced:
+        announce(data)
+    return data
+
+
+def announce(data: "DataSet") -> None:
+    """Say how images were understood, and what was skipped."""
+    if data.kind == "images":
+        print_note(data.statement)
+
+
+def read_value_range(text: str | None) -> tuple[float, float] | None:
+    """`LOW,HIGH`, such as `0,255`."""
+    if text is None:
+        return None
+    try:
+        low, high = (float(part) for part in text.split(","))
+    except ValueError:
+        low = high = math.nan
+    if not (low < high and math.isfinite(high - low)):
+        raise InvalidArgumentError(
+            f"{text!r} is not a range of values; write LOW,HIGH, such as 0,255 or -1,1"
+        )
+    return low, high
+
+
+def read_option(text: str) -> tuple[str, Any]:
+    key, separator, value = text.partition("=")
+    if not separator or not key.isidentifier():
+        raise InvalidArgumentError(f"{text!r} is not an option; write KEY=VALUE, e.g. depth=2")
+    try:
+        parsed = json.loads(f"[{value}]" if "," in value and "[" not in value else value)
+    except json.JSONDecodeError:
+        parsed = value
+    return key, tuple(parsed) if isinstance(parsed, list) else parsed
+
+
+def read_probe(
+    text: str, shape: tuple[int, ...], value_range: str | None = None, layout: str | None = None
+) -> "Probe":
+    """`zero`, `gaussian:WIDTH`, `forward:IMAGES` or `FILE.py:CLASS` of a probe of the user's."""
+    kind, _, argument = text.partition(":")
+    if kind != "forward" and (value_range is not None or layout is not None):
+        raise InvalidArgumentError(
+            f"--value-range and --layout are for images, the probe {text!r} has none: leave them "
+            "out"
+        )
+    if kind == "gaussian":
+        try:
+            return sads.probe("gaussian", width=float(argument) if argument else None)
+        except ValueError as error:
+            if isinstance(error, SadsError):
+                raise
+            raise InvalidArgumentError(
+                f"{argument!r} is not a width; write gaussian:0.5 or the like"
+            ) from error
+    if kind == "forward":
+        data = read_dataset(
+            argument, shape, None, value_range=value_range, layout=layout, announced=True
+        )
+        announce(data)
+        return sads.probe("forward", images=data.samples)
+    if argument:
+        made = read_object(text, "it is a class of probes, a probe, or a function")
+        try:
+            return sads.probe(made() if isinstance(made, type) else made)
+        except SadsError:
+            raise
+        except Exception as error:  # of the class's constructor
+            raise InvalidArgumentError(
+                f"cannot make a probe of {printable(text)}: {describe_failure(error)}; a class is "
+                "called without arguments"
+            ) from error
+    return sads.probe(kind)

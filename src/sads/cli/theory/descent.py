@@ -1,0 +1,138 @@
+"""`sads theory descent`: which rotation gradient descent of a linear network prefers."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+import sads
+from sads.cli.folders import new_folder
+from sads.cli.options import AsJson, NetworkOptions, Networks, NewFolder, Seed, Shape
+from sads.cli.reading import read_dataset, read_geometry
+from sads.cli.theory.output import Source, files_of, show_result
+from sads.errors import InvalidArgumentError
+from sads.tables import Row, column
+
+if TYPE_CHECKING:
+    from sads.plots.descent import DescentCurves
+
+EXAMPLES = (
+    "**Examples**\n\n- `sads theory descent iddpm --shape 1x8x8` (scikit-learn's digits)"
+    "\n\n- `sads theory descent out/iddpm/geometry.safetensors --images mnist_10k.npz`"
+    "\n\n- `sads theory descent iddpm --sigmas 0.05,0.5,5 --speed 0.9`"
+)
+SHOWN = 5  # steps of the table
+
+
+@dataclass(frozen=True)
+class Loss(Row):
+    """The loss above its minimum, in units of its start, after some steps."""
+
+    sigma: float
+    steps: int
+    minimum: float = column("minimising rotation")
+    random: float = column("random rotations, mean")
+    identity: float = column("as they are")
+    maximum: float = column("maximising rotation")
+
+
+def run(
+    geometry: Source = "iddpm",
+    images: Annotated[
+        str | None,
+        typer.Option(help="Data as in `sads align`; else scikit-learn's digits, resized."),
+    ] = None,
+    shape: Shape = None,
+    networks: Networks = 1024,
+    option: NetworkOptions = None,
+    sigmas: Annotated[str, typer.Option(help="Noise levels, a panel each.")] = "0.1,1",
+    speed: Annotated[
+        float, typer.Option(help="Learning rate in units of the largest that is stable.")
+    ] = 0.5,
+    steps: Annotated[int, typer.Option(help="Steps of gradient descent.", min=2)] = 100_000,
+    rotations: Annotated[int, typer.Option(help="Random rotations of the band.", min=1)] = 100,
+    seed: Seed = 0,
+    out: NewFolder = None,
+    as_json: AsJson = False,
+) -> None:
+    """The loss of a linear network behind the geometry, for the extreme rotations of the data.
+
+    In closed form: the minimising rotation is best and the maximising one worst at every step
+    and every noise level, as `docs/theory.md` proves. Trained networks need not follow it.
+    """
+    from sads.plots.descent import plot_descent
+    from sads.rotations.alignment import check_defined
+
+    levels = _read_levels(sigmas)
+    folder = new_folder(out, "descent", files_of("descent"))
+    result = read_geometry(geometry, shape, option, networks, seed, as_json)
+    check_defined(result)
+    data = read_dataset(images or "digits", result.shape, None, seed, resize=images is None)
+    times = sorted({0, *(round(steps ** (k / 60)) for k in range(61))})
+    both = sads.pair(result, data.samples)
+    curves = {s: _curves(both, s, speed, times, rotations, seed) for s in levels}
+    name = "digits" if images is None else Path(images.partition(":")[0]).stem
+    family = result.provenance.family.get("name", "unnamed")
+    picture = plot_descent(curves, times, f"{name} and {family}")
+    table = [
+        Loss(
+            sigma=sigma,
+            steps=times[k],
+            minimum=float(found.minimum[k]),
+            random=float(found.random[:, k].mean()),
+            identity=float(found.identity[k]),
+            maximum=float(found.maximum[k]),
+        )
+        for sigma, found in curves.items()
+        for k in range(len(times) // SHOWN, len(times), len(times) // SHOWN)
+    ]
+    summary = {
+        "data": name,
+        "geometry": result.provenance,
+        "speed": speed,
+        "rotations": rotations,
+        "seed": seed,
+        "steps": times,
+        "curves": {str(sigma): _summary(found) for sigma, found in curves.items()},
+        "table": table,
+    }
+    show_result(folder, "descent", picture, summary, table, as_json)
+
+
+def _curves(
+    both: "sads.Pairing", sigma: float, speed: float, times: list[int], rotations: int, seed: int
+) -> "DescentCurves":
+    """Losses in units of their start, behind a learning rate that no rotation makes unstable."""
+    from sads.plots.descent import DescentCurves
+    from sads.theory.descent import GaussianDescent, overlaps
+
+    directions = both.geometry.directions()
+    largest = float(directions.values[0] * (both.data_values[0] + sigma**2))
+    problem = GaussianDescent(directions.values, both.data_values, sigma, speed / largest)
+    start = problem.minimum([0])
+    as_they_are = overlaps(directions.vectors.flatten(1).T, both.axes)
+    return DescentCurves(
+        minimum=problem.minimum(times) / start,
+        maximum=problem.maximum(times) / start,
+        identity=problem.excess(as_they_are, times) / start,
+        random=problem.random(times, rotations, seed) / start,
+    )
+
+
+def _summary(found: "DescentCurves") -> dict[str, object]:
+    band = {"least": found.random.amin(dim=0), "largest": found.random.amax(dim=0)}
+    lines = {k: getattr(found, k) for k in ("minimum", "identity", "maximum")}
+    return {**lines, "random": {"mean": found.random.mean(dim=0), **band}}
+
+
+def _read_levels(text: str) -> list[float]:
+    try:
+        levels = [float(part) for part in text.split(",")]
+    except ValueError:
+        levels = []
+    if not levels or not all(0 < level < float("inf") for level in levels):
+        raise InvalidArgumentError(
+            f"{text!r} are no noise levels; write numbers above 0, such as 0.1,1"
+        )
+    return levels

@@ -1,0 +1,29 @@
+"""The options of a training run."""
+
+from dataclasses import dataclass
+
+from sads.arguments import check_count, check_number, check_type
+from sads.seeds import check_seed
+
+
+@dataclass(frozen=True)
+class TrainingOptions:
+    """How to train; the defaults are Table 1's for rank-one data."""
+
+    iterations: int = 2000  # Table 1
+    batch_size: int = 1000  # Table 1
+    learning_rate: float = 1e-4  # Table 1
+    max_gradient_norm: float = 1.0
+    ema_decay: float | None = None
+    seed: int = 0
+    centre: bool = False
+
+    def __post_init__(self) -> None:
+        for name in ("iterations", "batch_size"):
+            check_count(name, getattr(self, name))
+        for name in ("learning_rate", "max_gradient_norm"):
+            check_number(name, getattr(self, name), 0)
+        if self.ema_decay is not None:
+            check_number("ema_decay", self.ema_decay, 0, 1)
+        check_type(self.centre, bool, "centre", "give True or False")
+        check_seed(self.seed)

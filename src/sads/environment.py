@@ -1,0 +1,141 @@
+"""What computes: the device, and the versions of what a result was made with."""
+
+import os
+import platform
+import warnings
+from contextlib import suppress
+from importlib.metadata import version
+from pathlib import Path
+
+import torch
+
+from sads.errors import InvalidArgumentError, NotEnoughMemoryError
+
+LARGEST = 1 << 46  # bytes that any machine may have, where nothing is known about this one
+
+
+def usable_device(name: str | torch.device) -> torch.device:
+    """A device that works here, or one line that says why it does not."""
+    try:
+        tried = torch.zeros(1, device=name)
+        tried.cpu()
+        return tried.device
+    except (RuntimeError, AssertionError, NotImplementedError, TypeError) as error:
+        raise InvalidArgumentError(
+            f"cannot use device {str(name)!r} here ({str(error).splitlines()[0]}); try 'cpu'"
+        ) from error
+
+
+def available_memory() -> int | None:
+    """Bytes that can be used without swapping: the machine's, or less in a container or a job."""
+    found = []
+    with suppress(OSError, ValueError, IndexError):
+        lines = Path("/proc/meminfo").read_text().splitlines()
+        found += [1024 * int(line.split()[1]) for line in lines if line.startswith("MemAvailable")]
+    if not found:
+        with suppress(OSError, ValueError, AttributeError):
+            found.append(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
+    found += _group_limits(Path("/sys/fs/cgroup"), Path("/proc/self/cgroup"))
+    with suppress(ImportError, OSError, ValueError):
+        import resource  # not on Windows
+
+        limit = resource.getrlimit(resource.RLIMIT_AS)[0]  # `ulimit -v`
+        if limit != resource.RLIM_INFINITY:
+            pages = int(Path("/proc/self/statm").read_text().split()[0])
+            found.append(max(0, limit - pages * os.sysconf("SC_PAGE_SIZE")))
+    return min(found, default=None)
+
+
+def _group_limits(root: Path, membership: Path) -> list[int]:
+    """What control groups leave to this process: its own group and all that hold it, v1 and v2."""
+    places = [(root, "memory.max", "memory.current")]  # of a container, which sees its own as /
+    places.append((root / "memory", "memory.limit_in_bytes", "memory.usage_in_bytes"))
+    with suppress(OSError, ValueError):
+        for line in membership.read_text().splitlines():
+            _, controllers, name = line.split(":", 2)
+            inside = Path(name.lstrip("/"))
+            for group in (inside, *inside.parents):
+                if not controllers:
+                    places.append((root / group, "memory.max", "memory.current"))
+                elif "memory" in controllers.split(","):
+                    place = root / "memory" / group
+                    places.append((place, "memory.limit_in_bytes", "memory.usage_in_bytes"))
+    left = []
+    for place, limit, usage in dict.fromkeys(places):
+        with suppress(OSError, ValueError):  # not there, or "max": without a limit
+            most, used = (int((place / name).read_text()) for name in (limit, usage))
+            # Files that are cached count as used, and go when memory is needed.
+            cached = 0
+            with suppress(OSError, ValueError):
+                stat = dict(
+                    line.split() for line in (place / "memory.stat").read_text().splitlines()
+                )
+                cached = int(stat.get("inactive_file", 0))
+            left.append(max(0, most - used + cached))
+    return left
+
+
+def used_memory() -> int:
+    """Bytes of this process that are in memory now; 0 where that is not known."""
+    with suppress(OSError, ValueError, IndexError, AttributeError):
+        pages = int(Path("/proc/self/statm").read_text().split()[1])
+        return pages * os.sysconf("SC_PAGE_SIZE")
+    return 0
+
+
+def check_memory(needed: int, what: str, advice: str) -> None:
+    """Refuse what this machine cannot hold: `needed` bytes for the whole process, at its largest.
+
+    Args:
+        what: the thing that needs it, with the number, as the beginning of a sentence.
+        advice: what to do instead.
+    """
+    left = available_memory()
+    here = LARGEST if left is None else left + used_memory()
+    if needed > here:
+        raise NotEnoughMemoryError(f"{what}, this machine has {gigabytes(here)} left; {advice}")
+
+
+def check_samples(num_samples: int, dimension: int, copies: float = 3) -> None:
+    """Refuse samples that cannot be held, in float32 and so many copies of them."""
+    needed = int(4 * copies * num_samples * dimension)
+    if needed > 1 << 28:
+        check_memory(
+            needed + used_memory(),
+            f"{num_samples:,} samples of {dimension:,} numbers need about {gigabytes(needed)}",
+            "ask for fewer",
+        )
+
+
+def gigabytes(count: float) -> str:
+    """Bytes for people.
+
+    >>> gigabytes(4_200_000_000), gigabytes(31_000_000), gigabytes(5e18)
+    ('4.2 GB', '0.03 GB', '5,000,000,000 GB')
+    """
+    size = count / 1e9
+    digits = 2 if size < 0.1 else 1 if size < 100 else 0
+    return f"{size:,.{digits}f} GB"
+
+
+def versions() -> dict[str, str]:
+    """Of sads, PyTorch and Python, for the record."""
+    return {
+        "sads": version("sads"),
+        "torch": torch.__version__,
+        "python": platform.python_version(),
+    }
+
+
+def note_once(message: str) -> None:
+    """Warn that something is slower or different here, once in a process.
+
+    The warning is the caller's: it must look like one of ours, whoever called the caller, for
+    commands show our warnings only.
+    """
+    if message not in _noted:
+        _noted.add(message)
+        warnings.warn(message, stacklevel=2)
+
+
+_noted: set[str] = set()

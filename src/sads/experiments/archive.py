@@ -1,0 +1,154 @@
+"""Finished cells in a form that one commits: a line each, and the samples that pictures show.
+
+    records.jsonl        a record a line, in the order of their hashes
+    samples/HASH.npz     samples that a record kept, in half precision
+    geometries.json      what geometries the records rest on: checksum, and the command for each
+
+A store beside such files takes their cells for finished and computes the others only.
+"""
+
+import io
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from sads.data.arrays import load_images_array
+from sads.decoding import DecodingError, decode_as
+from sads.errors import DataError, StoreError, printable
+from sads.experiments.records import Record, is_older
+from sads.files import ANYTHING_WRONG, digest, file_digest, plain, replacing, write_json
+from sads.untrusted import DAMAGE, JSON_BYTES, first_line, open_regular, parse_json, read_json
+
+RECORDS, SAMPLES, GEOMETRIES = "records.jsonl", "samples", "geometries.json"
+
+
+@dataclass(frozen=True)
+class Archive:
+    """A folder with finished cells; empty if there is nothing in it."""
+
+    folder: Path
+    records: Mapping[str, Record]  # by hash
+    num_older: int = 0  # lines of an older format, whose numbers mean something else
+
+    @classmethod
+    def read(cls, folder: Path) -> "Archive":
+        path = folder / RECORDS
+        if not path.exists():
+            return cls(folder, {})
+        records = {}
+        number = num_older = 0
+        try:
+            with open_regular(path) as file:
+                while line := file.readline(JSON_BYTES + 1):
+                    number += 1
+                    content = parse_json(line)
+                    if is_older(content):
+                        num_older += 1
+                        continue
+                    record = Record.from_json(content)
+                    records[record.cell.hash] = record
+        except OSError as error:
+            raise StoreError(
+                f"cannot read {printable(path)} ({first_line(error)}); restore the file"
+            ) from error
+        except DAMAGE as error:
+            raise StoreError(
+                f"line {number} of {printable(path)} is damaged ({first_line(error)}); restore the "
+                "file, or remove the line to compute its cell again"
+            ) from error
+        return cls(folder, records, num_older)
+
+    def samples(self, record: Record) -> Tensor:
+        """The samples that a record kept, (N, *shape) float32."""
+        name = f"{record.cell.hash}.npz"
+        path = self.folder / SAMPLES / name
+        try:
+            if file_digest(path) != record.files.get(name):
+                raise DecodingError("it is not what was written")
+            return read_samples(path, record)
+        except ANYTHING_WRONG as error:
+            raise StoreError(
+                f"the samples {name} of {printable(self.folder)} cannot be read "
+                f"({first_line(error)}); remove the line of {record.cell.hash} from {RECORDS} to "
+                "compute them again"
+            ) from error
+
+    def extend(self, records: Iterable[tuple[Record, Tensor | None]]) -> "Archive":
+        """Add records, with the samples that they kept, and write the whole archive."""
+        merged = dict(self.records)
+        for record, samples in records:
+            name = f"{record.cell.hash}.npz"
+            files = {}
+            if samples is not None:
+                files[name] = digest(content := _pack(samples))
+                with replacing(self.folder / SAMPLES / name) as temporary:
+                    temporary.write_bytes(content)
+            merged[record.cell.hash] = replace(record, files=files)
+        return self._write(merged)
+
+    def update(self, records: Iterable[Record]) -> "Archive":
+        """Put records in the place of those of the same cells; samples stay as they are."""
+        merged = dict(self.records)
+        for record in records:
+            old = self.records[record.cell.hash]
+            merged[record.cell.hash] = replace(record, files=old.files)
+        return self._write(merged)
+
+    def _write(self, merged: dict[str, Record]) -> "Archive":
+        lines = [_line(merged[name]) for name in sorted(merged)]
+        with replacing(self.folder / RECORDS) as temporary:
+            temporary.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+        return Archive(self.folder, merged)
+
+    def write_geometries(self, geometries: Iterable[tuple[str, str, str]]) -> None:
+        """Say which geometries the records rest on: hash, checksum and command of each."""
+        path = self.folder / GEOMETRIES
+        known: dict[str, Any] = {}
+        if path.exists():
+            try:
+                known = decode_as(dict[str, dict[str, str]], read_json(path), GEOMETRIES)
+            except DAMAGE as error:
+                raise StoreError(
+                    f"{printable(path)} is damaged ({first_line(error)}); restore the file, or "
+                    "move it away"
+                ) from error
+        for name, checksum, command in geometries:
+            known[name] = {"sha256": checksum, "command": command}
+        write_json(path, {name: known[name] for name in sorted(known)})
+
+
+def read_samples(path: Path, record: Record) -> Tensor:
+    """Samples of a record in an npz file, (N, *shape) float32; `DataError` if they are not."""
+    array = load_images_array(path)
+    if array.dtype.kind != "f" or array.shape[1:] != record.cell.family.shape:
+        raise DataError(f"{printable(path)} does not hold samples of the cell")
+    return torch.from_numpy(array.astype(np.float32))
+
+
+def _line(record: Record) -> str:
+    content = plain(record.to_json())
+    return json.dumps(_short(content), separators=(",", ":"), allow_nan=False)
+
+
+def _short(content: Any) -> Any:
+    """Numbers to seven digits: more than their errors allow, a third of the bytes."""
+    if isinstance(content, float):
+        return float(f"{content:.7g}")
+    if isinstance(content, dict):
+        return {
+            key: value if key in ("cell", "hash") else _short(value)
+            for key, value in content.items()
+        }
+    return [_short(value) for value in content] if isinstance(content, list) else content
+
+
+def _pack(samples: Tensor) -> bytes:
+    buffer = io.BytesIO()
+    np.savez_compressed(buffer, images=samples.half().numpy())
+    return buffer.getvalue()

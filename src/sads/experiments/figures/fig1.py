@@ -1,0 +1,186 @@
+"""Figure 1: spheres in the three most preferred and the three most avoided directions of a DiT.
+
+A DiT's directions come in clusters of equal eigenvalues, of which three are a choice: every seed
+has another subspace of each cluster.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from sads.data.spec import ENDS, OWN_GEOMETRY, DataSpec, sphere_directions
+from sads.estimates import Estimate, mean_estimate
+from sads.experiments.figures.figure import Context, Figure, Outcome, note_cells
+from sads.experiments.figures.states import baseline_cells, gate, note_states
+from sads.experiments.records import Record
+from sads.experiments.run import seed_of
+from sads.experiments.spec import Cell, GeometrySpec, cell_of
+from sads.experiments.store import Store
+from sads.experiments.verdict import Claim, judge, paired_difference, sign_flip_test
+from sads.geometry.result import Geometry
+from sads.table1 import SPHERE, Sampling, Training
+from sads.tables import Row, column, format_value
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure as Picture
+
+COLUMNS = {
+    "smoke": replace(
+        SPHERE,
+        num_networks=256,
+        num_seeds=1,
+        num_data=500,
+        training=Training(20, 50, 1e-3),
+        sampling=Sampling(100, 10, projections_per_dimension=16),
+    ),
+    "laptop": replace(
+        SPHERE,
+        num_networks=4096,
+        training=Training(1_500, 64, 1e-3),
+        sampling=Sampling(500, 25),
+    ),
+    "paper": SPHERE,
+}
+RADIUS = math.sqrt(math.prod(SPHERE.shape))
+SHOWN = 1000  # samples of the first seed that are kept for the picture
+
+
+@dataclass(frozen=True)
+class Sphere(Row):
+    """One of the two spheres, over all seeds; its shape is that of the first."""
+
+    sphere: str
+    seeds: int
+    sw2: Estimate = column("SW2")
+    msw2: Estimate = column("MSW2")
+    radius: float = column("radius / true, first seed")
+    spread: float = column("its spread")
+    off: float = column("off the subspace / radius")
+    zeros: float | None = None
+    mean: float | None = None
+    gaussian: float | None = column("Gaussian", default=None)
+    real: float | None = column("real against real", default=None)
+    state: str = ""
+
+
+def all_cells(context: Context) -> dict[tuple[int, str], Cell]:
+    """By seed and end of the spectrum."""
+    chosen = COLUMNS[context.scale]
+    return {
+        (seed, end): cell_of(
+            chosen,
+            data=DataSpec("sphere", OWN_GEOMETRY, end),
+            seed=seed,
+            layers=context.layers,
+            keep_samples=min(SHOWN, chosen.sampling.num_samples) if seed == 0 else 0,
+        )
+        for seed in context.seeds(chosen.num_seeds)
+        for end in ENDS
+    }
+
+
+def draw(context: Context) -> Outcome:
+    chosen = all_cells(context)
+    done = context.finished(chosen)
+    whole = sorted({seed for seed, _ in done if all((seed, end) in done for end in ENDS)})
+    if not whole or whole[0] != 0:
+        return Outcome({}, [], [], ["the first pair of spheres is not finished"])
+    geometry = context.geometry(GeometrySpec.of(COLUMNS[context.scale]))
+    shown = {end: coordinates(geometry, end, context.store, done[0, end]) for end in ENDS}
+    table = [_row(end, [done[s, end] for s in whole], shown[end]) for end in ENDS]
+    claim = judge_spheres(
+        {end: [done[s, end].last.sw2 for s in whole] for end in ENDS},
+        gate([done[s, end].last for s in whole for end in ENDS]),
+    )
+    notes = note_cells(done.values(), len(chosen), context.layers) + note_states(done.values())
+    return Outcome({"fig1": plot_spheres(shown, table)}, table, context.tested([claim]), notes)
+
+
+def coordinates(geometry: Geometry, end: str, store: Store, record: Record) -> Tensor:
+    """Samples in the coordinates of their three directions, and how far they are off, (N, 4)."""
+    seed = seed_of(record.cell, "directions")
+    span = sphere_directions(geometry.directions(), end, seed).flatten(1)  # (3, D)
+    y = store.samples(record).double().flatten(1)
+    inside = y @ span.T
+    off = (y - inside @ span).norm(dim=1, keepdim=True)
+    return torch.cat([inside, off], dim=1)
+
+
+def _row(end: str, records: Sequence[Record], sphere: Tensor) -> Sphere:
+    radii = sphere[:, :3].norm(dim=1) / RADIUS
+    return Sphere(
+        sphere=end,
+        seeds=len(records),
+        sw2=mean_estimate([r.last.sw2 for r in records]),
+        msw2=mean_estimate([r.last.msw2 for r in records]),
+        radius=float(radii.mean()),
+        spread=float(radii.std()),
+        off=float(sphere[:, 3].mean()) / RADIUS,
+        **baseline_cells([r.last for r in records], "sw2"),
+    )
+
+
+def judge_spheres(sw2: Mapping[str, Sequence[float]], gate: str = "") -> Claim:
+    """From SW2 of every seed, by end; every seed has another subspace of each cluster."""
+    difference = paired_difference(sw2["avoided"], sw2["preferred"])
+    units = "seeds with a subspace each"
+    return judge(
+        "a sphere in the preferred subspace is modelled better than one in the avoided subspace",
+        f"SW2 of the avoided less that of the preferred sphere: {difference}",
+        sign_flip_test(np.subtract(sw2["avoided"], sw2["preferred"]), units),
+        difference.interval,
+        gate,
+    )
+
+
+def plot_spheres(spheres: Mapping[str, Tensor], rows: Sequence[Sphere]) -> "Picture":
+    """Samples in the span of each sphere, coloured by their distance from the span."""
+    from matplotlib.figure import Figure as Picture
+
+    from sads.plots.style import GREY, styled
+
+    limit = 1.35 * RADIUS
+    turn, height = np.meshgrid(np.linspace(0, 2 * np.pi, 37), np.linspace(0, np.pi, 19))
+    ball = RADIUS * np.stack(
+        [np.cos(turn) * np.sin(height), np.sin(turn) * np.sin(height), np.cos(height)]
+    )
+    with styled():
+        picture = Picture(figsize=(8, 4.4), layout="constrained")
+        largest = max(float(s[:, 3].quantile(0.95)) for s in spheres.values())
+        for place, (row, sphere) in enumerate(zip(rows, spheres.values(), strict=True), start=1):
+            axes: Any = picture.add_subplot(1, 2, place, projection="3d")
+            axes.plot_wireframe(*ball, color=GREY, lw=0.3, alpha=0.7)
+            points = axes.scatter(
+                *sphere[:, :3].T.numpy(),
+                c=sphere[:, 3].numpy(),
+                s=4,
+                cmap="viridis",
+                vmin=0,
+                vmax=largest,
+                depthshade=False,
+            )
+            axes.set(xlim=(-limit, limit), ylim=(-limit, limit), zlim=(-limit, limit))
+            axes.set_box_aspect((1, 1, 1))
+            axes.set(xticklabels=[], yticklabels=[], zticklabels=[])
+            axes.set_title(
+                f"sphere in the most {row.sphere} directions\n"
+                f"SW$_2$ = {row.sw2}, MSW$_2$ = {row.msw2}\n"
+                f"SW$_2$ of zeros {format_value(row.zeros)}, of real data "
+                f"{format_value(row.real)}; {row.state}",
+                fontsize=9,
+            )
+        picture.colorbar(points, ax=picture.axes, shrink=0.6, label="distance from the subspace")
+    return picture
+
+
+FIGURE = Figure(
+    "fig1",
+    "Spheres in preferred and avoided subspaces of a DiT",
+    draw,
+    cells=lambda context: list(all_cells(context).values()),
+)

@@ -1,0 +1,261 @@
+"""Figure 6: MSW2 of models trained on data along the eigenvectors of four architectures.
+
+Appendix A takes eigenvectors number 0, 31, 63, ... 255. Only a direction that the certificate
+resolves is a direction of the architecture; where it is one of a cluster, what is certified is the
+cluster's subspace, and every seed trains on another vector of it.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from sads.data.spec import DataSpec
+from sads.estimates import Estimate, mean_estimate
+from sads.experiments.figures.figure import Context, Figure, Outcome, note_cells
+from sads.experiments.figures.states import baseline_cells, baseline_lines, gate, note_states
+from sads.experiments.records import Record
+from sads.experiments.spec import Cell, GeometrySpec, cell_of
+from sads.experiments.verdict import (
+    Claim,
+    correlation_over_units,
+    correlation_test,
+    judge,
+    paired_difference,
+)
+from sads.geometry.directions import EQUAL, Directions
+from sads.geometry.result import Geometry
+from sads.table1 import DIT_2, DIT_4, FIGURE6_RANKS, IDDPM, Column, Sampling, Training
+from sads.tables import Row, column
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure as Picture
+
+PAPER = {
+    "iddpm-nearest": IDDPM,
+    "iddpm-area": replace(IDDPM, options=(*IDDPM.options, ("resample", "area"))),
+    "dit-2": DIT_2,
+    "dit-4": DIT_4,
+}
+
+
+def _laptop(paper: Column) -> Column:
+    transformer = paper.family == "dit"
+    return replace(
+        paper,
+        num_networks=16_384,
+        training=Training(400 if transformer else 200, 64, 1e-3),
+        sampling=Sampling(400, 50 if transformer else 25),
+    )
+
+
+def _smoke(paper: Column) -> Column:
+    return replace(
+        paper,
+        num_networks=256,
+        num_seeds=1,
+        num_data=500,
+        training=Training(20, 50, 1e-3),
+        sampling=Sampling(100, 10, projections_per_dimension=16),
+    )
+
+
+COLUMNS = {
+    "smoke": {name: _smoke(paper) for name, paper in PAPER.items()},
+    "laptop": {name: _laptop(paper) for name, paper in PAPER.items()},
+    "paper": PAPER,
+}
+RANKS = {"smoke": (0, 127, 255), "laptop": FIGURE6_RANKS, "paper": FIGURE6_RANKS}
+
+
+@dataclass(frozen=True)
+class Point(Row):
+    """One direction of a panel, over all seeds."""
+
+    panel: str
+    rank: int
+    eigenvalue: Estimate
+    cluster_of: int  # 1 for an individual direction
+    seeds: int
+    msw2: Estimate = column("MSW2")
+    sw2: Estimate = column("SW2")
+    along: Estimate | None = column("W2 along v", default=None)
+    zeros: float | None = column("MSW2 of zeros", default=None)
+    mean: float | None = None
+    gaussian: float | None = column("Gaussian", default=None)
+    real: float | None = column("real against real", default=None)
+    state: str = ""
+
+
+Cells = Mapping[tuple[int, int], Cell]
+Done = Mapping[tuple[int, int], Record]
+
+
+def panel_cells(context: Context, panel: str) -> dict[tuple[int, int], Cell]:
+    """By seed and rank, seed by seed, so that an unfinished sweep covers all ranks."""
+    chosen = COLUMNS[context.scale][panel]
+    directions = context.geometry(GeometrySpec.of(chosen)).directions()
+    return {
+        (seed, rank): cell_of(
+            chosen,
+            data=DataSpec.along(rank, directions),
+            seed=seed,
+            layers=context.layers,
+        )
+        for seed in context.seeds(chosen.num_seeds)
+        for rank in RANKS[context.scale]
+    }
+
+
+def cells(context: Context) -> list[Cell]:
+    return [c for panel in context.panels(PAPER) for c in panel_cells(context, panel).values()]
+
+
+def draw(context: Context) -> Outcome:
+    pictures: dict[str, Picture] = {}
+    table: list[Point] = []
+    claims, notes = [], []
+    for panel in context.panels(PAPER):
+        chosen = panel_cells(context, panel)
+        done = context.finished(chosen)
+        if not done:
+            notes.append(f"{panel}: no cell is finished")
+            continue
+        geometry = context.geometry(GeometrySpec.of(COLUMNS[context.scale][panel]))
+        directions = geometry.directions()
+        ranks = sorted({rank for _, rank in done})
+        rows = [_row(panel, rank, done, directions) for rank in ranks]
+        table += rows
+        claims.append(judge_panel(panel, done, directions))
+        pictures[panel] = plot_panel(geometry, directions, rows)
+        notes += note_cells(done.values(), len(chosen), context.layers, panel)
+        notes += note_states(done.values(), panel)
+    return Outcome(pictures, table, context.tested(claims), notes)
+
+
+def _row(panel: str, rank: int, done: Done, directions: Directions) -> Point:
+    records = [record for (_, r), record in done.items() if r == rank]
+    cluster = directions.cluster_of(rank)
+    return Point(
+        panel=panel,
+        rank=rank,
+        eigenvalue=directions.eigenvalue(rank),
+        cluster_of=1 if cluster is None else len(cluster),
+        seeds=len(records),
+        msw2=mean_estimate([r.last.msw2 for r in records]),
+        sw2=mean_estimate([r.last.sw2 for r in records]),
+        along=_mean([r.last.along for r in records]),
+        **baseline_cells([r.last for r in records], "msw2"),
+    )
+
+
+def _mean(values: Sequence[float | None]) -> Estimate | None:
+    """Over those that are known: older records are not measured along their vector."""
+    known = [value for value in values if value is not None]
+    return mean_estimate(known) if known else None
+
+
+def judge_panel(panel: str, done: Done, directions: Directions) -> Claim:
+    """Conjecture 1: the larger the eigenvalue, the larger the distance.
+
+    It is about directions, so eigenvalues are permuted over directions, all seeds together.
+    """
+    seeds = sorted({seed for seed, _ in done})
+    ranks = sorted({rank for _, rank in done})
+    whole = [s for s in seeds if all((s, r) in done for r in ranks)]
+    values = [_shared_eigenvalue(directions, r) for r in ranks]
+    rows = [[done[s, r].last.msw2 for r in ranks] for s in whole]
+    if not rows:
+        rows = [[np.nan] * len(ranks)]
+    correlation = correlation_over_units(values, rows)
+    difference = paired_difference([row[0] for row in rows], [row[-1] for row in rows])
+    return judge(
+        f"{panel}: directions of small eigenvalue are modelled best (Conjecture 1)",
+        f"rank correlation of eigenvalue and MSW2 {correlation}; MSW2 along u_{ranks[0] + 1} less "
+        f"along u_{ranks[-1] + 1}: {difference}",
+        correlation_test(values, rows, "directions"),
+        correlation,
+        gate([done[s, r].last for s in whole for r in ranks]),
+    )
+
+
+def _shared_eigenvalue(directions: Directions, rank: int) -> float:
+    """The eigenvalue of a direction, or that of its cluster, so that its members tie."""
+    cluster = directions.cluster_of(rank)
+    return float(directions.values[rank]) if cluster is None else cluster.value
+
+
+def _worst_state(rows: Sequence[Point]) -> str:
+    return "diverged" if any("diverged" in row.state for row in rows) else "not trained"
+
+
+def plot_panel(geometry: Geometry, directions: Directions, rows: Sequence[Point]) -> "Picture":
+    """MSW2 against rank, eigenvalues, eigenvectors and their spectra.
+
+    A hollow point stands for a cluster: every seed trained on another vector of its subspace.
+    """
+    from matplotlib.figure import Figure as Picture
+
+    from sads.plots.style import (
+        BLUE,
+        INK,
+        ORANGE,
+        show_baselines,
+        show_vector,
+        show_vector_energy,
+        styled,
+        title_of,
+    )
+
+    ranks = [row.rank for row in rows]
+    places = np.arange(len(rows))
+    means = np.array([row.msw2.value for row in rows])
+    errors = np.nan_to_num(np.array([row.msw2.error for row in rows]))
+    values = directions.values[ranks].numpy() / float(directions.values[0])
+    positive = values > EQUAL
+    seeds = max(row.seeds for row in rows)
+    with styled():
+        picture = Picture(figsize=(0.75 * len(rows) + 1.6, 5.0), layout="constrained")
+        grid = picture.add_gridspec(3, len(rows), height_ratios=(3.2, 1, 1))
+        axes = picture.add_subplot(grid[0, :])
+        axes.errorbar(places, means, errors, color=BLUE, lw=1.5, capsize=3, zorder=3)
+        for place, row in enumerate(rows):
+            face = BLUE if row.cluster_of == 1 else "white"
+            axes.plot(place, row.msw2.value, "o", ms=6, mec=BLUE, mfc=face, zorder=4)
+        axes.set_ylabel("MSW$_2$ (mean ± s.e.)", color=BLUE)
+        axes.set_ylim(0, 1.12 * float(np.nanmax(means + errors, initial=1e-9)))
+        axes.set_xticks(places, [f"$u_{{{rank + 1}}}$" for rank in ranks])
+        axes.set_xlim(-0.5, len(rows) - 0.5)
+        show_baselines(axes, baseline_lines(rows))
+        failed = sum(row.state != f"{row.seeds} trained" for row in rows)
+        title = f"{title_of(geometry)}; {seeds} seed{'s' * (seeds > 1)}"
+        if failed:
+            title += f"\nof {failed} of {len(rows)} directions not all models are trained: "
+            title += _worst_state(rows)
+        axes.set_title(title, fontsize=10)
+        right = axes.twinx()
+        right.plot(places[positive], values[positive], "s--", ms=4, lw=1, color=ORANGE)
+        right.set(yscale="log")
+        right.set_ylabel("eigenvalue / largest", color=ORANGE)
+        right.spines["right"].set_visible(True)
+        if not positive.all():
+            text = f"λ = 0 from $u_{{{ranks[int(positive.sum())] + 1}}}$ on"
+            style: dict[str, Any] = {"color": ORANGE, "ha": "right", "fontsize": 8}
+            right.text(0.98, 0.93, text, transform=right.transAxes, **style)
+        for place, row in enumerate(rows):
+            top, bottom = (picture.add_subplot(grid[i, place]) for i in (1, 2))
+            show_vector(top, directions.vectors[row.rank])
+            show_vector_energy(bottom, directions.vectors[row.rank])
+            of = row.cluster_of
+            bottom.set_xlabel("resolved" if of == 1 else f"one of {of}", fontsize=7)
+            if place == 0:
+                top.set_ylabel("vector", fontsize=8)
+                bottom.set_ylabel("Fourier\nenergy", fontsize=8)
+        if any(row.cluster_of > 1 for row in rows):
+            text = "hollow: a cluster; each seed trains on another vector of its span"
+            picture.supxlabel(text, fontsize=7.5, color=INK)
+    return picture
+
+
+FIGURE = Figure("fig6", "Training along the eigenvectors", draw, cells=cells, panels=tuple(PAPER))

@@ -1,0 +1,196 @@
+"""Figure 7: uncurated samples of models that were trained on rotated images.
+
+The table has all rotations, the random one included; samples are kept of the paper's three.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+from torch import Tensor
+
+from sads.estimates import Estimate, mean_estimate
+from sads.experiments.figures.figure import Context, Figure, Outcome, note_cells
+from sads.experiments.figures.rotated_images import (
+    EXTREMES,
+    NAMES,
+    PANELS,
+    available,
+    panel_cells,
+    whole_seeds,
+)
+from sads.experiments.figures.states import baseline_cells, gate, note_states
+from sads.experiments.records import Record
+from sads.experiments.spec import Cell
+from sads.experiments.verdict import Claim, judge, paired_difference, sign_flip_test
+from sads.pipeline import DigitShares
+from sads.tables import Row, column, format_value
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure as Picture
+
+SIDE = 8  # samples in a row of the grid
+TITLES = {"min": "$W_{min}$", "identity": "no rotation", "max": "$W_{max}$"}
+
+
+@dataclass(frozen=True)
+class Samples(Row):
+    """The samples behind one rotation, over all seeds."""
+
+    data: str
+    rotation: str
+    seeds: int
+    alpha: float
+    sw2: Estimate = column("SW2")
+    msw2: Estimate = column("MSW2")
+    without_digit: Estimate | None = None
+    share_of_ones: Estimate | None = None
+    class_entropy: Estimate | None = None
+    gaussian_without_digit: Estimate | None = column("without digit, Gaussian", default=None)
+    out_of_range: Estimate | None = column("values out of range", default=None)
+    zeros: float | None = None
+    mean: float | None = None
+    gaussian: float | None = column("Gaussian", default=None)
+    real: float | None = column("real against real", default=None)
+    state: str = ""
+
+
+def cells(context: Context) -> list[Cell]:
+    there, _ = available(context)
+    return [c for name in there for c in panel_cells(context, name).values()]
+
+
+def draw(context: Context) -> Outcome:
+    there, notes = available(context)
+    pictures: dict[str, Picture] = {}
+    claims: list[Claim] = []
+    table: list[Samples] = []
+    for name in there:
+        chosen = panel_cells(context, name)
+        done = context.finished(chosen)
+        kinds = PANELS[context.scale][name].rotations
+        seeds = whole_seeds(done, kinds)
+        if not seeds or seeds[0] != 0:
+            notes.append(f"{name}: the first seed is not finished")
+            continue
+        notes += note_cells(done.values(), len(chosen), context.layers, name)
+        notes += note_states(done.values(), name)
+        records = {kind: [done[seed, kind] for seed in seeds] for kind in kinds}
+        rows = [_row(name, kind, records[kind]) for kind in kinds]
+        table += rows
+        claims += judge_digits(name, records)
+        samples = {kind: context.store.samples(records[kind][0]) for kind in EXTREMES}
+        updates = records["min"][0].cell.training.iterations
+        shown = [row for row in rows if row.rotation in EXTREMES]
+        pictures[name] = plot_samples(name, samples, shown, updates)
+    return Outcome(pictures, table, context.tested(claims), notes)
+
+
+def _row(name: str, kind: str, records: Sequence[Record]) -> Samples:
+    judged = [r.last.digits for r in records if r.last.digits is not None]
+    labelled = [digits for digits in judged if digits.classes]
+
+    def mean(
+        digits: Sequence[DigitShares], number: Callable[[DigitShares], float]
+    ) -> Estimate | None:
+        return mean_estimate([number(d) for d in digits]) if digits else None
+
+    return Samples(
+        data=name,
+        rotation=kind,
+        seeds=len(records),
+        alpha=records[0].facts.alpha.value,
+        sw2=mean_estimate([r.last.sw2 for r in records]),
+        msw2=mean_estimate([r.last.msw2 for r in records]),
+        without_digit=mean(judged, lambda d: d.without_digit),
+        share_of_ones=mean(labelled, lambda d: d.share_of(1)),
+        class_entropy=mean(labelled, lambda d: d.entropy or 0.0),
+        gaussian_without_digit=_mean_known(
+            [r.last.baselines.without_digit for r in records if r.last.baselines is not None]
+        ),
+        out_of_range=_mean_known([r.last.out_of_range for r in records]),
+        **baseline_cells([r.last for r in records], "sw2"),
+    )
+
+
+def _mean_known(values: Sequence[float | None]) -> Estimate | None:
+    known = [value for value in values if value is not None]
+    return mean_estimate(known) if known else None
+
+
+def judge_digits(name: str, records: Mapping[str, Sequence[Record]]) -> list[Claim]:
+    """What the paper says in words about the samples of digits; nothing about other images."""
+
+    def numbers(kind: str, number: Callable[[DigitShares], float]) -> list[float]:
+        return [number(r.last.digits) for r in records[kind] if r.last.digits is not None]
+
+    def closed(*kinds: str) -> str:
+        return gate([r.last for kind in kinds for r in records[kind]])
+
+    if any(r.last.digits is None for chosen in records.values() for r in chosen):
+        return []
+    identity, least = (numbers(kind, lambda d: d.without_digit) for kind in ("identity", "min"))
+    blank = paired_difference(identity, least)
+    claims = [
+        judge(
+            f"{name}: without a rotation, more samples have no digit than with the minimising one",
+            f"share without a digit, difference: {blank}",
+            sign_flip_test(np.subtract(identity, least), "seeds"),
+            blank.interval,
+            closed("identity", "min"),
+        )
+    ]
+    if all(r.last.digits and r.last.digits.classes for r in records["max"]):
+        largest, least = (numbers(kind, lambda d: d.share_of(1)) for kind in ("max", "min"))
+        ones = paired_difference(largest, least)
+        claims.append(
+            judge(
+                f'{name}: maximising alpha leads towards the digit "1"',
+                f'share of "1" less that of the minimising rotation: {ones}',
+                sign_flip_test(np.subtract(largest, least), "seeds"),
+                ones.interval,
+                closed("max", "min"),
+            )
+        )
+    return claims
+
+
+def plot_samples(
+    name: str, samples: Mapping[str, Tensor], rows: Sequence[Samples], updates: int
+) -> "Picture":
+    """A grid of samples for each rotation, as they come, on the scale of the data.
+
+    Values out of the data's range are coloured, the stronger the further they are out.
+    """
+    from sads.plots.style import styled, subplots
+    from sads.plots.training import grid_of
+
+    with styled():
+        size = (3.1 * len(samples), 4.5)
+        picture, axes = subplots(1, len(samples), figsize=size, squeeze=False)
+        for place, row, images in zip(axes[0], rows, samples.values(), strict=True):
+            place.imshow(grid_of(images[: SIDE * SIDE], SIDE))
+            place.set_axis_off()
+            text = f"{TITLES[row.rotation]}\n$\\alpha$ = {row.alpha:.4g}, MSW$_2$ = {row.msw2}"
+            out = float((images.abs() > 1).double().mean())
+            text += f"\n{row.state}; {out:.0%} of values out of range"
+            if row.without_digit is not None:
+                text += f"\nwithout a digit: {row.without_digit.value:.0%}"
+                if row.gaussian_without_digit is not None:
+                    text += f" (a Gaussian: {row.gaussian_without_digit.value:.0%})"
+            place.set_title(text, fontsize=8.5)
+        known = rows[0]
+        picture.suptitle(
+            f"{name}: uncurated samples after {updates:,} updates; SW$_2$ of zeros "
+            f"{format_value(known.zeros)}, the mean {format_value(known.mean)}, real data "
+            f"{format_value(known.real)}",
+            fontsize=9.5,
+        )
+        picture.supxlabel("red: above the data's range, blue: below it", fontsize=8)
+    return picture
+
+
+FIGURE = Figure(
+    "fig7", "Samples of rotated image data", draw, cells=cells, panels=NAMES, images=NAMES
+)

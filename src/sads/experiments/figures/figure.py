@@ -1,0 +1,130 @@
+"""What every figure of the paper is to `sads reproduce`: cells to compute, and a drawing."""
+
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, TypeVar
+
+from sads.errors import InvalidArgumentError
+from sads.experiments.completion import Known, with_baselines
+from sads.experiments.records import Record
+from sads.experiments.run import Sources, get_geometry
+from sads.experiments.spec import Cell, GeometrySpec
+from sads.experiments.store import Store
+from sads.experiments.verdict import Claim, untested
+from sads.geometry.result import Geometry
+from sads.tables import Row
+
+if TYPE_CHECKING:  # matplotlib is slow to import
+    from matplotlib.figure import Figure as Picture
+
+SCALES = ("smoke", "laptop", "paper")
+
+Key = TypeVar("Key", bound=Hashable)
+
+
+@dataclass(frozen=True)
+class Context:
+    """What figures are made from and with."""
+
+    scale: str
+    store: Store
+    layers: str  # what computes new cells
+    sources: Sources = field(default_factory=dict)
+    only: tuple[str, ...] = ()  # panels to make; all if empty
+    max_seeds: int | None = None  # fewer repetitions than the scale has
+    make_geometry: Callable[[GeometrySpec, Store], Geometry] = get_geometry
+    _geometries: dict[GeometrySpec, Geometry] = field(default_factory=dict)
+    _baselines: Known = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if self.scale not in SCALES:
+            raise InvalidArgumentError(
+                f"unknown scale {self.scale!r}; choose one of {', '.join(SCALES)}"
+            )
+        if self.max_seeds is not None and self.max_seeds < 1:
+            raise InvalidArgumentError(f"give at least 1 seed, got {self.max_seeds}")
+
+    def geometry(self, spec: GeometrySpec) -> Geometry:
+        """A geometry from the store, or estimated and kept there; loaded once."""
+        if spec not in self._geometries:
+            self._geometries[spec] = self.make_geometry(spec, self.store)
+        return self._geometries[spec]
+
+    def seeds(self, count: int) -> range:
+        """The seeds of a scale that has so many."""
+        return range(count if self.max_seeds is None else min(count, self.max_seeds))
+
+    def panels(self, names: Iterable[str]) -> list[str]:
+        """The panels among these that were asked for."""
+        return [name for name in names if not self.only or name in self.only]
+
+    def tested(self, claims: Iterable[Claim]) -> list[Claim]:
+        """Claims about training; a smoke test trains too little to test any of them."""
+        if self.scale != "smoke":
+            return list(claims)
+        return [untested(claim, "a smoke test trains next to nothing") for claim in claims]
+
+    def finished(self, cells: Mapping[Key, Cell]) -> dict[Key, Record]:
+        """The records of those cells that are finished, with baselines, by the key of the cell."""
+        found = {key: self.store.find(cell) for key, cell in cells.items()}
+        return {
+            key: with_baselines(record, self.geometry, self.sources, self._baselines)
+            for key, record in found.items()
+            if record is not None
+        }
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """A figure as made: pictures by name, a table, and what it says about the paper's claims."""
+
+    pictures: dict[str, "Picture"]
+    table: Sequence[Row]
+    claims: list[Claim]
+    notes: list[str] = field(default_factory=list)
+
+
+def no_cells(context: Context) -> list[Cell]:
+    """For a figure that trains nothing."""
+    return []
+
+
+@dataclass(frozen=True)
+class Figure:
+    """A figure of the paper.
+
+    Args:
+        panels: what `--only` may choose from.
+        cells: what must be computed for it.
+        draw: the figure from the cells that are done.
+        images: names of the sets of images that it is made of; `--images` says where they are.
+    """
+
+    name: str
+    title: str
+    draw: Callable[[Context], Outcome]
+    cells: Callable[[Context], list[Cell]] = no_cells
+    panels: tuple[str, ...] = ()
+    images: tuple[str, ...] = ()
+
+
+def note_cells(records: Collection[Record], total: int, layers: str, panel: str = "") -> list[str]:
+    """What a reader must know of the cells behind a figure, or behind one of its panels."""
+    prefix = f"{panel}: " if panel else ""
+    notes = []
+    if len(records) < total:
+        notes.append(f"{prefix}{len(records)} of {total} cells are finished")
+    broken = sum(record.last.finite_share < 1 for record in records)
+    if broken:
+        notes.append(
+            f"{prefix}in {broken} of {len(records)} cells some samples are not finite; distances "
+            "are those of the others"
+        )
+    kinds = {
+        kind: sum(r.cell.layers == kind for r in records)
+        for kind in sorted({r.cell.layers for r in records})
+    }
+    if set(kinds) - {layers}:
+        counts = ", ".join(f"{count} by {kind}" for kind, count in kinds.items())
+        notes.append(f"{prefix}cells were computed by different layers: {counts}")
+    return notes

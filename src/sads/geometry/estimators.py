@@ -1,0 +1,353 @@
+"""Three ways to sample a geometry, behind one interface.
+
+`Integrated` conditions on the features and integrates the output layer out, `OuterProduct` takes
+`F F^T` of networks drawn in stacks, `MonteCarlo` is the paper's plain loop. Each turns networks
+into *rows*, whose Gram matrix is averaged over networks, and the averaged Gram matrix into the
+factor of the geometry.
+"""
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from sads.errors import NonFiniteError
+from sads.families import ScoreFamily
+from sads.geometry.directions import EQUAL
+from sads.geometry.drawing import Initialiser
+from sads.geometry.invariance import average
+from sads.geometry.lift import Lift
+from sads.geometry.memory import BATCHES, Forecast, forecast
+from sads.geometry.readout import Readout, capture_input
+from sads.geometry.stacks import PARAMETER_BYTES, Stack
+from sads.probes import Probe, draw_input
+from sads.seeds import numpy_stream
+
+NUM_BATCHES = BATCHES
+GRAM_BYTES = 16 << 20  # of one Gram matrix in float32; larger ones are many bytes when there are 16
+ACTIVATION_BYTES = 512 << 20  # of all networks of a stack
+GOLDEN = (math.sqrt(5) - 1) / 2
+
+BatchGram = tuple[int, int, Tensor]  # batch, count of networks, sum of their Gram matrices
+
+
+@dataclass(frozen=True)
+class Draws:
+    """Networks by number, with the level and the input that each is probed at."""
+
+    numbers: list[int]
+    levels: Tensor  # (n,)
+    x: Tensor  # (n, *shape)
+    parameters: dict[str, Tensor]  # each (n, ...); empty where networks are built one by one
+
+
+class Estimator(ABC):
+    """Draws networks, evaluates them, and says what their rows mean for the geometry."""
+
+    name: str
+    lift: Lift
+    default_size = 1
+    concurrent = False  # may several threads draw and evaluate at once?
+    network_bytes = 0  # the parameters of one network
+    activation_bytes = 0  # what its evaluation holds at the same time
+    gram_size = 0  # of the matrices that are summed up
+    row_bytes = 0  # what one network adds to them
+
+    def __init__(self, family: ScoreFamily, probe: Probe, seed: int, level_law: Tensor):
+        self.family, self.probe, self.seed = family, probe, seed
+        self._cumulative = torch.cumsum(level_law / level_law.sum(), dim=0)
+        self._starts = [numpy_stream(seed, 1, batch).random() for batch in range(NUM_BATCHES)]
+
+    def stack_size(self, asked: int | None = None) -> int:
+        """Networks to evaluate together: so many that the machine is busy, and no more.
+
+        Large Gram matrices are handed over one batch at a time: of the first block, with four
+        networks a batch, a stack of 64 would hold sixteen.
+        """
+        if asked is not None:
+            return asked
+        size = self.default_size
+        if 4 * self.gram_size**2 > GRAM_BYTES:
+            size = min(size, 4)
+        if self.activation_bytes:
+            size = min(size, max(1, ACTIVATION_BYTES // self.activation_bytes))
+        return size
+
+    def forecast(
+        self,
+        num_networks: int,
+        asked: int | None,
+        *,
+        exact: bool = False,
+        again: bool = False,
+        kept: bool = False,
+    ) -> Forecast:
+        """The memory of an estimate with stacks of the size that was asked for, if any was."""
+        most = NUM_BATCHES if exact else max(4 * NUM_BATCHES, num_networks // 2)
+        return forecast(
+            num_factors=1 if exact else NUM_BATCHES,
+            gram_size=self.gram_size,
+            size=self.lift.size,
+            network_bytes=self.network_bytes,
+            activation_bytes=self.activation_bytes,
+            row_bytes=self.row_bytes,
+            stack_size=min(most, self.stack_size(asked)),
+            num_workers=torch.get_num_threads() if self.concurrent and not exact else 1,
+            again=again,
+            kept=kept and not exact,
+        )
+
+    def draw(self, numbers: list[int]) -> Draws:
+        """Networks `numbers`; each depends on the seed and its number only."""
+        streams = [numpy_stream(self.seed, 0, n) for n in numbers]
+        levels = torch.tensor([self._level(n) for n in numbers])
+        x = torch.stack(
+            [
+                draw_input(self.probe, self.family.shape, int(level), self.family.schedule, stream)
+                for level, stream in zip(levels, streams, strict=True)
+            ]
+        )
+        return Draws(numbers, levels, x, self._parameters(streams))
+
+    def grams(self, draws: Draws) -> list[BatchGram]:
+        """For every batch among the draws: its number, its count of networks, the sum of Grams."""
+        rows = self.rows(draws)  # (n, R, P)
+        batches = torch.tensor(draws.numbers) % NUM_BATCHES
+        grams = []
+        for batch in batches.unique().tolist():
+            flat = rows[batches == batch].flatten(0, 1)
+            grams.append((batch, int((batches == batch).sum()), flat.T @ flat))
+        if not all(gram.isfinite().all() for _, _, gram in grams):
+            self._explain_not_finite(draws, rows)
+        return grams
+
+    def _explain_not_finite(self, draws: Draws, rows: Tensor) -> None:
+        finite = rows.flatten(1).double().square().sum(dim=1).isfinite()
+        first = int((~finite).to(torch.uint8).argmax())
+        raise NonFiniteError(
+            f"network {draws.numbers[first]} of seed {self.seed} gives NaN or infinity at level "
+            f"{int(draws.levels[first])}; check its initialisation and its range of input"
+        )
+
+    @abstractmethod
+    def rows(self, draws: Draws) -> Tensor:
+        """(n, R, P) such that the factor is a function of the mean Gram matrix."""
+
+    @abstractmethod
+    def factor(self, gram: Tensor) -> Tensor:
+        """The factor of the geometry from the mean Gram matrix, both float64."""
+
+    def exact_gram(self, stage: Callable[[str], None]) -> Tensor | None:
+        """The Gram matrix if it is the same for every network and level, else None."""
+        return None
+
+    def notes(self) -> list[str]:
+        """What a reader of the result should know about how it was made."""
+        return []
+
+    def _parameters(self, streams: list[np.random.Generator]) -> dict[str, Tensor]:
+        return {}
+
+    def _level(self, number: int) -> int:
+        """Evenly spread over the law within a batch, from a start that is random for each."""
+        turn, batch = divmod(number, NUM_BATCHES)
+        u = (self._starts[batch] + turn * GOLDEN) % 1.0
+        index = int(torch.searchsorted(self._cumulative, u, right=True))
+        return min(index, len(self._cumulative) - 1)
+
+
+class _Stacked(Estimator):
+    """Networks drawn and evaluated in stacks."""
+
+    def __init__(
+        self,
+        family: ScoreFamily,
+        probe: Probe,
+        seed: int,
+        level_law: Tensor,
+        initialiser: Initialiser,
+        stack: Stack,
+    ):
+        super().__init__(family, probe, seed, level_law)
+        self.initialiser, self.stack = initialiser, stack
+        self.default_size = stack.default_size
+        self.network_bytes = stack.network_bytes
+        # A large network fills the machine by itself, and its memory twice would be too much.
+        small = stack.network_bytes <= PARAMETER_BYTES
+        self.concurrent = initialiser.reason is None and stack.device.type == "cpu" and small
+
+    def notes(self) -> list[str]:
+        reasons = {
+            "networks are built by their constructor, one at a time": self.initialiser.reason,
+            "networks are evaluated one after the other": self.stack.reason,
+        }
+        return [f"{what}: {why}" for what, why in reasons.items() if why]
+
+    def _parameters(self, streams: list[np.random.Generator]) -> dict[str, Tensor]:
+        return self.initialiser.draw(streams)
+
+    def _evaluate(self, draws: Draws) -> Tensor:
+        time = self.family.schedule.network_time(draws.levels)
+        return self.stack.evaluate(draws.parameters, draws.x, time)
+
+
+class Integrated(_Stacked):
+    """Features of networks; the output layer is integrated out.
+
+    Levels are drawn in proportion to `b_t^2`, so that all have the weight `E[b_t^2]`.
+    """
+
+    name = "integrated"
+
+    def __init__(
+        self,
+        family: ScoreFamily,
+        probe: Probe,
+        seed: int,
+        initialiser: Initialiser,
+        readout: Readout,
+        symmetries: Mapping[str, Tensor],
+        device: torch.device,
+    ):
+        a, b = family.schedule.score_coefficients(family.prediction)
+        stack = Stack(initialiser.module, readout.path, device)
+        super().__init__(family, probe, seed, b**2, initialiser, stack)
+        self.readout, self.symmetries = readout, symmetries
+        self.weight = float((b**2).mean())
+        self.gram_size = readout.lift.size
+        self.row_bytes = 4 * getattr(readout, "num_features", 1) * self.gram_size
+        moment = probe.second_moment(family.schedule, a**2 / len(a)) if a.any() else None
+        self._offset = torch.as_tensor(0.0 if moment is None else moment, dtype=torch.float64)
+        self.lift = Lift.trivial(family.dimension) if self._offset.ndim else readout.lift
+
+    def rows(self, draws: Draws) -> Tensor:
+        return self.readout.rows(self._evaluate(draws))
+
+    def factor(self, gram: Tensor) -> Tensor:
+        factor = average(self.weight * self.readout.factor(gram), self.symmetries)
+        if self._offset.ndim:
+            return self.readout.lift.dense(factor) + self._offset
+        return factor + self._offset * torch.eye(len(factor), dtype=factor.dtype)
+
+    def exact_gram(self, stage: Callable[[str], None]) -> Tensor | None:
+        """Features that agree among 16 networks, at the first and the last level too, are fixed.
+
+        That must hold in double precision too, between two networks at the two ends. Networks
+        are held in memory as many at a time as in the estimate, and the first that differs from
+        number 0 ends the search.
+        """
+        ends = self._common_inputs(stage)
+        if ends is None:
+            return None
+        self.initialiser.release_memory()  # double precision needs it
+        grams = []
+        for seed, (x, level) in enumerate(ends):
+            features = self._features_in_double(seed, x, level)
+            if features is None:
+                return None
+            grams.append(features.T @ features)
+        agree = float((grams[0] - grams[1]).abs().max()) <= EQUAL * float(grams[0].abs().max())
+        return grams[0] if agree else None
+
+    def _common_inputs(self, stage: Callable[[str], None]) -> list[tuple[Tensor, Tensor]] | None:
+        """Input and level of the first and the last of 16 networks, if their features agree."""
+        reference: Tensor | None = None
+        ends = []
+        size = self.stack_size()
+        for start in range(0, NUM_BATCHES, size):
+            numbers = list(range(NUM_BATCHES))[start : start + size]
+            stage(f"checking whether anything is random: {start + len(numbers)} of {NUM_BATCHES}")
+            draws = self.draw(numbers)
+            if draws.numbers[0] == 0:
+                draws.levels[0] = 0
+                ends.append((draws.x[:1], draws.levels[:1]))
+            if draws.numbers[-1] == NUM_BATCHES - 1:
+                draws.levels[-1] = self.family.schedule.num_levels - 1
+                ends.append((draws.x[-1:], draws.levels[-1:]))
+            rows = self.rows(draws)
+            reference = rows[:1].clone() if reference is None else reference
+            if float((rows - reference).abs().max()) > 1e-5 * float(rows.abs().max()):
+                return None
+        return ends
+
+    def _features_in_double(self, seed: int, x: Tensor, level: Tensor) -> Tensor | None:
+        """What enters the output layer of one network; None if it cannot be had in double."""
+        network = self.initialiser.build(seed).double()
+        layer = network.get_submodule(self.readout.path)
+        time = self.family.schedule.network_time(level).double()
+        try:
+            with torch.no_grad():
+                h = capture_input(network, layer, x.double(), time)
+        except RuntimeError:  # a network that casts to single precision inside
+            return None
+        return self.readout.rows(h[None])[0]
+
+
+class OuterProduct(_Stacked):
+    """`F F^T` of whole networks, where the output layer cannot be integrated out.
+
+    Levels are drawn from a law `q` under which no level's weight `1 / (T q_t)` times `a^2 + b^2`
+    stands out.
+    """
+
+    name = "outer-product"
+
+    def __init__(
+        self,
+        family: ScoreFamily,
+        probe: Probe,
+        seed: int,
+        initialiser: Initialiser,
+        device: torch.device,
+    ):
+        a, b = family.schedule.score_coefficients(family.prediction)
+        moment = probe.second_moment(family.schedule, torch.ones_like(a))
+        nothing = isinstance(moment, float) and moment == 0.0  # x is always 0
+        law = b**2 if nothing else a**2 + b**2
+        super().__init__(
+            family, probe, seed, law, initialiser, Stack(initialiser.module, None, device)
+        )
+        weights = (law.mean() / law).sqrt()
+        self._a, self._b = (a * weights).float(), (b * weights).float()
+        self.lift = Lift.trivial(family.dimension)
+        self.gram_size, self.row_bytes = family.dimension, 4 * family.dimension
+
+    def rows(self, draws: Draws) -> Tensor:
+        output = self._evaluate(draws).flatten(1)  # (n, D)
+        a, b = self._a[draws.levels][:, None], self._b[draws.levels][:, None]
+        return (a * draws.x.flatten(1) + b * output)[:, None]
+
+    def factor(self, gram: Tensor) -> Tensor:
+        return gram
+
+
+class MonteCarlo(Estimator):
+    """The paper's loop: a fresh network and one uniform level a draw."""
+
+    name = "monte-carlo"
+
+    def __init__(self, family: ScoreFamily, probe: Probe, seed: int, device: torch.device):
+        super().__init__(family, probe, seed, torch.ones(family.schedule.num_levels).double())
+        self.device = device
+        self.lift = Lift.trivial(family.dimension)
+        self.gram_size, self.row_bytes = family.dimension, 4 * family.dimension
+
+    def _level(self, number: int) -> int:
+        return int(numpy_stream(self.seed, 1, number).integers(self.family.schedule.num_levels))
+
+    def rows(self, draws: Draws) -> Tensor:
+        scores = []
+        for number, level, x in zip(draws.numbers, draws.levels, draws.x, strict=True):
+            with torch.random.fork_rng(devices=[]), torch.no_grad():
+                torch.manual_seed(int(numpy_stream(self.seed, 2, number).integers(2**63)))
+                network = self.family.build().to(self.device)
+                x = x[None].to(self.device)
+                scores.append(self.family.score(network, x, level[None]).cpu().flatten(1))
+        return torch.stack(scores)  # (n, 1, D)
+
+    def factor(self, gram: Tensor) -> Tensor:
+        return gram

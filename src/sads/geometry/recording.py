@@ -1,0 +1,302 @@
+"""What a constructor does: how it draws each parameter, recorded once.
+
+Building an `nn.Module` costs far more than the random numbers in it. So we build one module
+while watching which random and elementwise operations write into its parameters. That gives a
+*recipe* per parameter (`laws`), by which `drawing` fills stacks of them. The recipes are accepted
+only if replaying them from the same random seed reproduces the module's parameters to the bit;
+otherwise every network is built by its constructor, which is slower and always right.
+"""
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
+
+from sads.errors import NetworkError
+from sads.geometry.laws import CONSTANT, NORMAL, TRUNCATED, UNIFORM, Recipe, Step
+
+aten = torch.ops.aten
+
+FILLS = {
+    aten.uniform_.default: UNIFORM,
+    aten.normal_.default: NORMAL,
+    aten.fill_.Scalar: CONSTANT,
+    aten.zero_.default: "zero_",
+}
+ELEMENTWISE = {
+    aten.mul_.Tensor: "mul_",
+    aten.mul_.Scalar: "mul_",
+    aten.div_.Tensor: "div_",
+    aten.add_.Tensor: "add_",
+    aten.add_.Scalar: "add_",
+    aten.sub_.Tensor: "sub_",
+    aten.erfinv_.default: "erfinv_",
+    aten.clamp_.default: "clamp_",
+}
+CREATORS = {
+    aten.randn.default: (NORMAL, (0.0, 1.0)),
+    aten.rand.default: (UNIFORM, (0.0, 1.0)),
+}
+DERIVED = {aten.mul.Tensor: "mul_", aten.div.Tensor: "div_", aten.add.Tensor: "add_"}
+ALIASES = (aten.clone.default,)
+TRUNCATED_FUNCTION = "_no_grad_trunc_normal_"  # what nn.init.trunc_normal_ calls
+_RECORDING = threading.RLock()
+
+
+@dataclass(frozen=True)
+class Recording:
+    """One network, and how each of its parameters and buffers is drawn."""
+
+    module: nn.Module
+    recipes: dict[str, Recipe]
+    reason: str | None  # why the recipes cannot be used, if they cannot
+
+
+def record(build: Callable[[], nn.Module]) -> Recording:
+    """Watch a constructor, replay what was seen, and compare with a second network.
+
+    No more than two networks, the largest parameter and what the constructor leaves behind are
+    in memory at a time. Threads record one after the other, as all constructors draw from
+    PyTorch's one stream; if another thread draws from it meanwhile, the replay differs and
+    networks are built by their constructor.
+    """
+    with _RECORDING:
+        return _record(build)
+
+
+def _record(build: Callable[[], nn.Module]) -> Recording:
+    recorder = _Recorder()
+
+    def watched() -> nn.Module:
+        with recorder, recorder.truncated_normals():
+            return build()
+
+    module = build_network(watched, 0)
+    if any(isinstance(p, nn.parameter.UninitializedParameter) for p in module.parameters()):
+        raise NetworkError(
+            "the network has lazy layers, whose parameters have no size yet; give sizes"
+        )
+    replayed = _replayed_storages(recorder, module)
+    programs = _programs(recorder)
+    recorder.alive.clear()  # all tensors that the constructor made on its way
+    other = build_network(build, 1)
+    if other is module:
+        raise NetworkError(
+            "the factory returns the same network at every call; it must build a new one: "
+            "sads.family(lambda: MyNetwork(...), shape=...)"
+        )
+    others = dict(named_tensors(other))
+    recipes, reason = {}, None
+    used: set[int] = set()  # draws that a parameter stems from
+    for name, tensor in named_tensors(module):
+        storage = _storage(tensor)
+        steps, sources = programs.get(storage, ((), frozenset()))
+        recipe = Recipe(tuple(tensor.shape))
+        if torch.equal(tensor, others[name]):
+            recipe = Recipe(tuple(tensor.shape), value=_kept(tensor))
+        elif used & sources:
+            reason = f"{name} starts as a copy of another parameter"
+        elif steps and storage in replayed:
+            recipe = Recipe(tuple(tensor.shape), steps=steps)
+        else:
+            reason = f"how {name} is initialised could not be recorded"
+        used |= sources
+        recipes[name] = recipe
+    return Recording(module, recipes, reason)
+
+
+def build_network(build: Callable[[], nn.Module], seed: int) -> nn.Module:
+    """The network that the constructor gives after a seed; the global stream is left alone."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        return build()
+
+
+def named_tensors(module: nn.Module) -> list[tuple[str, Tensor]]:
+    """All parameters and buffers of a network."""
+    return [*module.named_parameters(), *module.named_buffers()]
+
+
+@dataclass
+class _Event:
+    storage: int
+    numel: int  # of the storage
+    step: Step
+    source: int | None = None  # the storage that this one started as a copy of
+
+
+class _Recorder(TorchDispatchMode):
+    """Logs the operations that fill storages, in order; anything else marks them as unknown."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.events: list[_Event] = []
+        self.unknown: set[int] = set()
+        self.alive: list[Tensor] = []  # so that no address is used twice
+
+    def record(
+        self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        out = func(*args, **kwargs)
+        if isinstance(out, Tensor):
+            self.alive.append(out)
+        seeded = kwargs.get("generator") is not None
+        if func in FILLS or func in ELEMENTWISE:
+            operands = _scalars(func, args[1:], kwargs)
+            if operands is None or seeded:
+                self.unknown.add(_storage(args[0]))
+            else:
+                op = FILLS.get(func) or ELEMENTWISE[func]
+                self._log(args[0], op, operands)
+        elif func in CREATORS and not seeded:
+            self._log(out, *CREATORS[func])
+        elif func in DERIVED or func in ALIASES:
+            operands = _scalars(func, args[1:], {}) if func in DERIVED else ()
+            if operands is None or not _same_layout(args[0], out):
+                self.unknown.add(_storage(out))
+            else:
+                self._log(out, DERIVED.get(func, "clone"), operands, _storage(args[0]))
+        elif func._schema.is_mutable:
+            for arg in args:
+                if isinstance(arg, Tensor):
+                    self.unknown.add(_storage(arg))
+        return out
+
+    @contextmanager
+    def truncated_normals(self) -> Iterator[None]:
+        """Log `nn.init.trunc_normal_` as one step; what it does inside is rejection sampling.
+
+        PyTorch's function is replaced while the block runs; what other threads draw meanwhile is
+        drawn as ever and not logged.
+        """
+        original = getattr(nn.init, TRUNCATED_FUNCTION, None)
+        if original is None:
+            yield
+            return
+        recording_thread = threading.get_ident()
+
+        def logged(tensor: Tensor, *args: Any, generator: torch.Generator | None = None) -> Tensor:
+            if threading.get_ident() != recording_thread:
+                return original(tensor, *args, generator=generator)
+            with _disable_current_modes():
+                original(tensor, *args, generator=generator)
+            if generator is None:
+                self._log(tensor, TRUNCATED, args)
+            else:
+                self.unknown.add(_storage(tensor))
+            return tensor
+
+        setattr(nn.init, TRUNCATED_FUNCTION, logged)
+        try:
+            yield
+        finally:
+            setattr(nn.init, TRUNCATED_FUNCTION, original)
+
+    def _log(
+        self, target: Tensor, op: str, args: tuple[Any, ...], source: int | None = None
+    ) -> None:
+        step = Step(
+            op, args, tuple(target.shape), tuple(target.stride()), int(target.storage_offset())
+        )
+        numel = target.untyped_storage().nbytes() // target.itemsize
+        self.events.append(_Event(_storage(target), numel, step, source))
+
+
+# Set here and not in the class body, where torch would wrap it and import its compiler: 2 seconds.
+_Recorder.__torch_dispatch__ = _Recorder.record  # type: ignore[method-assign,assignment]
+
+
+def _storage(tensor: Tensor) -> int:
+    return tensor.untyped_storage().data_ptr()
+
+
+def _same_layout(source: Tensor, target: Tensor) -> bool:
+    return (
+        isinstance(source, Tensor)
+        and source.dtype == target.dtype
+        and source.shape == target.shape
+        and source.stride() == target.stride()
+        and source.storage_offset() == target.storage_offset()
+        and source.untyped_storage().nbytes() == target.untyped_storage().nbytes()
+    )
+
+
+def _scalars(func: Any, args: Any, kwargs: dict[str, Any]) -> tuple[Any, ...] | None:
+    """The plain-number operands of a call, or None if there are tensors among them."""
+    if func is aten.uniform_.default:
+        return (*args, *(0.0, 1.0)[len(args) :])
+    if func is aten.normal_.default:
+        return (*args, *(0.0, 1.0)[len(args) :])
+    values = [a.item() if isinstance(a, Tensor) and a.ndim == 0 else a for a in args]
+    if any(isinstance(v, Tensor) for v in values) or kwargs.get("alpha", 1) != 1:
+        return None
+    return tuple(values)
+
+
+def _kept(tensor: Tensor) -> Tensor:
+    """A value to keep. Networks write to their buffers, perhaps; to parameters nobody does."""
+    return tensor.detach() if isinstance(tensor, nn.Parameter) else tensor.detach().clone()
+
+
+def _replayed_storages(recorder: _Recorder, module: nn.Module) -> set[int]:
+    """Run all recorded events again, in order, on memory of our own.
+
+    Returns the storages of those parameters and buffers that come out equal to the bit. Memory is
+    let go after the last event that needs it.
+    """
+    expected = {
+        _storage(tensor): tensor.detach().reshape(-1)
+        for _, tensor in named_tensors(module)
+        if tensor.is_contiguous()
+        and tensor.untyped_storage().nbytes() == tensor.nbytes
+        and tensor.dtype == torch.float32
+    }
+    last: dict[int | None, int] = {}
+    for number, event in enumerate(recorder.events):
+        last[event.storage] = last[event.source] = number
+    memory: dict[int, Tensor] = {}
+    right: set[int] = set()
+    with torch.random.fork_rng(devices=[]), torch.no_grad():
+        torch.manual_seed(0)
+        for number, event in enumerate(recorder.events):
+            step, key = event.step, event.storage
+            if event.source is not None and event.source in memory:
+                memory[key] = memory[event.source].clone()
+            elif key not in memory:
+                memory[key] = torch.zeros(event.numel)
+            view = memory[key].as_strided(step.size, step.stride, step.offset)
+            if step.op == TRUNCATED:
+                nn.init.trunc_normal_(view, *step.args)
+            elif step.op != "clone":
+                getattr(view, step.op)(*step.args)
+            for done in (key, event.source):
+                if done in memory and last[done] == number:
+                    final = memory.pop(done)
+                    if done in expected and torch.equal(final, expected[done]):
+                        right.add(done)
+    return right
+
+
+def _programs(recorder: _Recorder) -> dict[int, tuple[tuple[Step, ...], frozenset[int]]]:
+    """The steps that matter for each storage: those since it was last overwritten as a whole.
+
+    With them, the numbers of the events that drew its random numbers: a copy shares these.
+    """
+    programs: dict[int, tuple[tuple[Step, ...], frozenset[int]]] = {}
+    for number, event in enumerate(recorder.events):
+        step, key = event.step, event.storage
+        steps, sources = programs.get(key, ((), frozenset()))
+        if event.source is not None:
+            steps, sources = programs.get(event.source, ((), frozenset()))
+        if step.is_fill and step.covers(event.numel):
+            steps, sources = (), frozenset()
+        if step.is_fill:
+            sources = sources | {number}
+        programs[key] = (steps if step.op == "clone" else (*steps, step), sources)
+    return {k: p for k, p in programs.items() if p[0] and k not in recorder.unknown}

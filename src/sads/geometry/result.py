@@ -1,0 +1,386 @@
+"""The result of an estimate: a geometry that knows how it was made and how sure it is."""
+
+import dataclasses
+import json
+import math
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import save_file
+from torch import Tensor
+
+from sads.arguments import as_path, as_tensor, check_number, check_type
+from sads.decoding import decode_known
+from sads.errors import GeometryFileError, InvalidArgumentError, MergeError
+from sads.estimates import (
+    MIN_BATCHES,
+    Estimate,
+    Estimates,
+    batch_error,
+    batch_mean,
+    positive_errors,
+)
+from sads.families import Description
+from sads.files import opening, replacing
+from sads.geometry.directions import EQUAL, Directions, find_directions, form_errors
+from sads.geometry.lift import Lift
+from sads.schedule import Schedule
+from sads.shapes import checked_shape, format_shape
+from sads.tensorfile import TensorFile, check_memory
+from sads.untrusted import parse_json
+
+FORMAT = "sads-geometry"
+FORMAT_VERSION = 1
+DEFAULT_TOLERANCE = 0.1  # radians
+CHUNK = 1 << 22  # numbers of directions that are converted at a time
+MAX_BATCHES, MAX_NETWORKS = 1 << 16, 1 << 53  # of a file
+LARGEST = 1e60  # a number of a factor; its fourth power can still be computed with
+ROUNDING = 1e-6  # by which a correlation in a factor may exceed 1
+MIN_EFFECTIVE = 512  # networks that must count where their weights are uneven, 32 a batch
+MIN_EFFECTIVE_EACH = 16  # and for every direction of the factor
+IDENTITY = ("family", "fingerprint", "probe", "estimator", "readout", "symmetries")
+
+
+@dataclass(frozen=True)
+class Provenance:
+    """How a geometry was made: whatever a reader needs to make it again, or to doubt it."""
+
+    family: Mapping[str, Any]  # what `ScoreFamily.describe` says
+    estimator: str  # "exact", "integrated", "outer-product" or "monte-carlo"
+    fingerprint: str = ""  # of the law of the parameters
+    probe: Mapping[str, Any] = field(default_factory=lambda: {"name": "zero"})
+    readout: str | None = None  # the layer that was integrated out
+    response: tuple[float, ...] = ()  # a few numbers by which networks and probes are told apart
+    zero_readout: str = "error"
+    symmetries: tuple[str, ...] = ()  # over which the estimate is averaged
+    notes: tuple[str, ...] = ()  # what a reader should know about the way that was taken
+    versions: Mapping[str, str] = field(default_factory=dict)
+    tolerance: float | None = None  # radians, if one was asked for
+    interrupted: bool = False
+    draws: tuple[tuple[int, int, int], ...] = ()  # (seed, first network, last + 1) of each part
+    seconds: float = 0.0
+
+    def to_json(self) -> str:
+        return json.dumps(dataclasses.asdict(self))
+
+    @classmethod
+    def from_json(cls, text: str) -> "Provenance":
+        """Read what `to_json` wrote; names that this version does not know are left out.
+
+        `ValueError` if it says something else.
+        """
+        known = decode_known(cls, parse_json(text))
+        decode_known(Description, known.family)
+        if known.tolerance is not None and not 0 < known.tolerance < math.inf:
+            raise ValueError(f"its tolerance is {known.tolerance}")
+        return known
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Geometry:
+    """The average geometry `G = E[F F^T]` of a family of score networks.
+
+    Kept as the factors of independent batches of networks and the lift that makes a D x D
+    matrix of a factor, so that errors can be had and shards added up.
+    """
+
+    factors: Tensor  # (K, P, P) float64, the mean over the networks of each batch
+    counts: Tensor  # (K,) int64, networks in each batch; one batch of none if exact
+    lift: Lift
+    shape: tuple[int, ...]
+    provenance: Provenance
+    _directions: dict[float, Directions] = field(default_factory=dict, init=False)
+
+    def __repr__(self) -> str:
+        """Short, for people.
+
+        >>> import sads
+        >>> sads.estimate_geometry("dit")
+        Geometry(dit 1x16x16, exact)
+        """
+        name = f"{self.provenance.family.get('name', 'unnamed')} {format_shape(self.shape)}"
+        if self.exact:
+            return f"Geometry({name}, exact)"
+        return f"Geometry({name}, {self.num_networks:,} networks, {self.estimator})"
+
+    @property
+    def dimension(self) -> int:
+        """D."""
+        return self.lift.dimension
+
+    @property
+    def num_networks(self) -> int:
+        """How many random networks went into the estimate; 0 if it is exact."""
+        return int(self.counts.sum())
+
+    @property
+    def exact(self) -> bool:
+        """No randomness was left: every network of the family has the same features."""
+        return self.num_networks == 0
+
+    @property
+    def estimator(self) -> str:
+        """`"exact"`, `"integrated"`, `"outer-product"` or `"monte-carlo"`."""
+        return self.provenance.estimator
+
+    @property
+    def effective_networks(self) -> float:
+        """How many networks of equal weight would be as good, by the weights of noise levels.
+
+        The plain loop draws levels evenly, and its scores weigh `b_t^2`: of n networks
+        `n E[b^2]^2 / E[b^4]` count, 0.74 % of them for 1000 linear levels. The other estimators
+        draw levels by their weight, and all networks count.
+        """
+        said = self.provenance.family.get("schedule")
+        if self.estimator != "monte-carlo" or not said:
+            return float(self.num_networks)
+        schedule = Schedule(said["name"], said["num_levels"])
+        a, b = schedule.score_coefficients(self.provenance.family.get("prediction", "epsilon"))
+        weights = b**2 if self.provenance.probe.get("name") == "zero" else a**2 + b**2
+        return self.num_networks * float(weights.mean() ** 2 / weights.square().mean())
+
+    @property
+    def errors_unknown(self) -> str | None:
+        """Why nobody can know the errors of this geometry, in words; None if they are known."""
+        if self.exact:
+            return None
+        batches = int((self.counts > 0).sum())
+        if batches < MIN_BATCHES:
+            return (
+                f"{self.num_networks} networks are too few to see how they spread; "
+                f"draw at least {MIN_BATCHES}"
+            )
+        effective = self.effective_networks
+        wanted = max(MIN_EFFECTIVE, MIN_EFFECTIVE_EACH * self.lift.size)
+        if effective < min(wanted, 0.99 * self.num_networks):
+            needed = math.ceil(self.num_networks / effective * wanted)
+            return (
+                f"noise levels were drawn evenly and few of them carry the weight, so that "
+                f"{self.num_networks:,} networks count as {effective:.1f} of equal "
+                f"weight; draw about {needed:,}, or use another estimator"
+            )
+        return None
+
+    def batch_errors(self, values: Tensor) -> Tensor:
+        """Standard errors of what is linear in `G`, from its value for every batch, (K, ...).
+
+        Infinite where the errors are not known.
+        """
+        errors = batch_error(values, self.counts)
+        return errors if self.errors_unknown is None else torch.full_like(errors, math.inf)
+
+    def factor(self) -> Tensor:
+        """The small matrix `A`, (P, P) float64."""
+        return batch_mean(self.factors, self.counts)
+
+    def matrix(self) -> Tensor:
+        """The dense geometry, (D, D) float64."""
+        return self.lift.dense(self.factor())
+
+    def directions(self, tolerance: float | None = None) -> Directions:
+        """Eigenvalues and eigenvectors with their certificate, computed once for a tolerance.
+
+        A direction counts as resolved if its angle is sure to `tolerance` radians; by default
+        the tolerance that the estimate was asked for, or 0.1.
+        """
+        if tolerance is None:
+            tolerance = self.provenance.tolerance or DEFAULT_TOLERANCE
+        check_number("the tolerance, an angle in radians,", tolerance, 0)
+        if tolerance not in self._directions:
+            self._directions[tolerance] = find_directions(
+                self.factors,
+                self.counts,
+                self.lift,
+                self.shape,
+                tolerance,
+                known=self.errors_unknown is None,
+            )
+        return self._directions[tolerance]
+
+    @property
+    def trace(self) -> float:
+        """The sum of all eigenvalues: the mean squared length of a score."""
+        return float(self.factor().diagonal().sum()) * self.lift.groups
+
+    @property
+    def rank(self) -> int:
+        """How many eigenvalues are not zero."""
+        return int((self.directions().values > 0).sum())
+
+    @property
+    def condition_number(self) -> float:
+        """The largest eigenvalue in units of the smallest; infinite if that is zero."""
+        values = self.directions().values
+        return float(values[0] / values[-1]) if values[-1] > 0 else math.inf
+
+    @property
+    def effective_rank(self) -> float:
+        """`exp(-sum p log p)` with `p` the eigenvalues' shares of the trace: D if all are equal."""
+        values = self.directions().values
+        shares = values[values > 0] / values.sum()
+        return float(torch.exp(-(shares * shares.log()).sum()))
+
+    def quadratic(self, rows: Tensor) -> Estimates:
+        """`v^T G v` with standard errors for every row, of (n, *shape) or (n, D).
+
+        Not normalised: for unit vectors this is what the Markov bound compares.
+        """
+        rows = as_tensor(rows, "directions")
+        flat = rows.reshape(len(rows), -1) if rows.ndim > 1 and len(rows) else rows
+        if tuple(flat.shape) != (len(rows), self.dimension) or not flat.isfinite().all():
+            raise InvalidArgumentError(
+                f"directions of this geometry have {self.dimension} finite entries each "
+                f"(shape {format_shape(self.shape)}), got a tensor of {tuple(rows.shape)}"
+            )
+        energies = torch.empty(len(self.factors), len(flat), dtype=torch.float64)  # (K, n)
+        for part in torch.arange(len(flat)).split(max(1, CHUNK // self.dimension)):
+            chunk = flat[part].to("cpu", torch.float64)
+            for energy, factor in zip(energies, self.factors, strict=True):
+                energy[part] = self.lift.quadratic(factor, chunk)
+        values = batch_mean(energies, self.counts)
+        return Estimates(values, positive_errors(values, self.batch_errors(energies)))
+
+    def energy(self, v: Tensor) -> Estimate:
+        """`v^T G v` with its standard error, for one `v` of shape (D,) or `shape`."""
+        return self.quadratic(as_tensor(v, "the direction").reshape(1, -1))[0]
+
+    def whitened_error(self) -> float:
+        """Expected error in units of the geometry, `|L^-1 (G - truth) L^-T|_F / sqrt(D)`.
+
+        `L L^T = G`, on the subspace where `G` is not zero; infinite where the batches are too
+        few to say. Two independent estimates differ by sqrt(2) times as much.
+        """
+        if self.exact:
+            return 0.0
+        values, basis = torch.linalg.eigh(self.factor())
+        unseen = self.num_networks < len(values) and values[0] <= EQUAL * values[-1]
+        if unseen or self.errors_unknown:
+            return math.inf  # too few networks to see all directions, or how they spread
+        kept = values > EQUAL * values[-1]
+        if not kept.any():
+            return math.inf
+        values, basis = values[kept], basis[:, kept]
+        variance = form_errors(self.factors, self.counts, basis)[0].square()
+        return float((variance / values[:, None] / values).sum().div(len(values)).sqrt())
+
+    def merge(self, *others: "Geometry") -> "Geometry":
+        """Add up estimates of the same family that hold different networks."""
+        merged = self
+        for other in others:
+            check_type(other, Geometry, "what is merged", "give geometries of the same family")
+            merged = _merge_two(merged, other)
+        return merged
+
+    def save(self, path: str | os.PathLike[str]) -> Path:
+        """Write as safetensors, all at once or not at all."""
+        path = as_path(path)
+        rows, columns = torch.triu_indices(self.lift.size, self.lift.size)
+        tensors = {
+            "factors": self.factors[:, rows, columns].contiguous(),  # symmetric: one triangle
+            "counts": self.counts,
+            "order": self.lift.order,
+        }
+        metadata = {
+            "format": FORMAT,
+            "format_version": str(FORMAT_VERSION),
+            "groups": str(self.lift.groups),
+            "shape": json.dumps(self.shape),
+            "provenance": self.provenance.to_json(),
+        }
+        with replacing(path) as temporary:
+            save_file(tensors, temporary, metadata)
+        return path
+
+
+def load_geometry(path: str | os.PathLike[str]) -> Geometry:
+    """Read a geometry that `Geometry.save` wrote."""
+    with opening(as_path(path), FORMAT, GeometryFileError, FORMAT_VERSION) as file:
+        shape = checked_shape(parse_json(file.metadata["shape"]))
+        provenance = Provenance.from_json(file.metadata["provenance"])
+        if tuple(provenance.family.get("shape", shape)) != shape:
+            raise ValueError("its family is of another shape")
+        lift = Lift.read(file, shape)
+        counts = _read_counts(file)
+        factors = _read_factors(file, len(counts), lift.size)
+    return Geometry(factors, counts, lift, shape, provenance)
+
+
+def _read_counts(file: TensorFile) -> Tensor:
+    """The networks of each batch, (K,); a batch of none is exact, and alone."""
+    batches = file.expect("counts", "int64", None).shape[0]
+    if not 1 <= batches <= MAX_BATCHES:
+        raise ValueError(f"it has {batches:,} batches")
+    counts = file["counts"]
+    if int(counts.min()) < 0 or int(counts.max()) > MAX_NETWORKS:
+        raise ValueError("its numbers of networks are none")
+    if batches > 1 and not counts.any():
+        raise ValueError("its batches hold no networks")
+    return counts
+
+
+def _read_factors(file: TensorFile, batches: int, size: int) -> Tensor:
+    """The factor of each batch, (K, P, P): second moments, up to rounding."""
+    file.expect("factors", "float64", batches, size * (size + 1) // 2)
+    check_memory(2 * 8 * batches * size**2)
+    packed = file["factors"]
+    rows, columns = torch.triu_indices(size, size)
+    factors = torch.empty(batches, size, size, dtype=torch.float64)
+    for factor, triangle in zip(factors, packed, strict=True):
+        factor[rows, columns] = triangle
+        factor[columns, rows] = triangle
+        variances = factor.diagonal()
+        if not (triangle.abs() <= LARGEST).all() or (variances < 0).any():
+            raise ValueError("its numbers are not those of a geometry")
+        deviations = variances.sqrt()
+        most = (1 + ROUNDING) * deviations[:, None] * deviations + ROUNDING * variances.max()
+        if (factor.abs() > most).any():
+            raise ValueError("its factors are not second moments")
+    return factors
+
+
+def same_response(a: Sequence[float], b: Sequence[float]) -> bool:
+    """May two estimates be of the same networks and the same probe?"""
+    pairs = zip(a, b, strict=False)
+    return len(a) == len(b) and all(
+        math.isclose(p, q, rel_tol=1e-2, abs_tol=1e-4) for p, q in pairs
+    )
+
+
+def _merge_two(a: Geometry, b: Geometry) -> Geometry:
+    for name in IDENTITY:
+        mine, theirs = getattr(a.provenance, name), getattr(b.provenance, name)
+        if mine != theirs:
+            raise MergeError(
+                f"geometries of different {name} do not add up: {mine} and {theirs}; "
+                "merge estimates of one family under one probe"
+            )
+    if not same_response(a.provenance.response, b.provenance.response):
+        raise MergeError(
+            "geometries of different families do not add up: the networks or the probes of the "
+            "two give different numbers; merge estimates of one family under one probe"
+        )
+    if a.exact:
+        return a
+    draws = (*a.provenance.draws, *b.provenance.draws)
+    for i, (seed, start, stop) in enumerate(draws):
+        for other_seed, other_start, other_stop in draws[:i]:
+            if seed == other_seed and start < other_stop and other_start < stop:
+                raise MergeError(
+                    f"both geometries hold networks {max(start, other_start)} to "
+                    f"{min(stop, other_stop) - 1} of seed {seed}; merge estimates with other "
+                    "seeds, or of other networks (first_network=...)"
+                )
+    counts = a.counts + b.counts
+    weight = (a.counts.double() / counts.clamp(min=1))[:, None, None]
+    factors = weight * a.factors + (1 - weight) * b.factors
+    provenance = replace(
+        a.provenance,
+        draws=draws,
+        seconds=a.provenance.seconds + b.provenance.seconds,
+        interrupted=a.provenance.interrupted or b.provenance.interrupted,
+    )
+    return replace(a, factors=factors, counts=counts, provenance=provenance)

@@ -1,0 +1,45 @@
+"""A picture of gradient descent behind rotations: the best, the worst, and what lies between."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from matplotlib.figure import Figure
+from torch import Tensor
+
+from sads.plots.style import GREEN, GREY, INK, RED, as_text, styled, subplots
+
+FLOOR = 1e-4  # of the losses that are shown
+
+
+@dataclass(frozen=True, eq=False)
+class DescentCurves:
+    """The loss above its minimum, in units of its start, for one noise level."""
+
+    minimum: Tensor  # (S,), as all others
+    maximum: Tensor
+    identity: Tensor
+    random: Tensor  # (rotations, S)
+
+
+def plot_descent(curves: Mapping[float, DescentCurves], steps: Sequence[int], title: str) -> Figure:
+    """One panel a noise level."""
+    with styled():
+        figure, axes = subplots(
+            1, len(curves), figsize=(3.6 * len(curves) + 0.6, 3.4), squeeze=False
+        )
+        for cell, (sigma, found) in zip(axes[0], curves.items(), strict=True):
+            low, high = found.random.amin(dim=0), found.random.amax(dim=0)
+            count = len(found.random)
+            cell.fill_between(
+                steps, low, high, color=GREY, alpha=0.6, lw=0, label=f"{count:,} random rotations"
+            )
+            cell.plot(steps, found.random.mean(dim=0), color=GREY)
+            cell.plot(steps, found.maximum, color=RED, label="maximising rotation")
+            cell.plot(steps, found.identity, color=INK, ls="--", label="as they are")
+            cell.plot(steps, found.minimum, color=GREEN, label="minimising rotation")
+            cell.set(xscale="log", yscale="log", xlabel="steps", title=rf"$\sigma$ = {sigma:g}")
+            cell.set_ylim(FLOOR, 2)
+        axes[0][0].set_ylabel(r"$(L_t - L^*)\ /\ (L_0 - L^*)$")
+        axes[0][0].legend(frameon=False, fontsize=8, loc="lower left")
+        figure.suptitle(f"{as_text(title, 120)}: a linear network under gradient descent")
+    return figure

@@ -1,0 +1,222 @@
+"""Where networks are probed: the law of the input `x` at each noise level.
+
+The level itself is always uniform over the schedule; how the estimator draws it is its own
+affair. A probe draws one input at a time from the random stream of one network, so that
+results do not depend on how networks are batched.
+
+A probe of your own is any object with a method `draw`. What else an estimate could use (`Probe`
+says what) has defaults that are right for every probe:
+
+    class Checkerboard:
+        def draw(self, shape, level, schedule, rng):
+            rows, columns = torch.meshgrid(*map(torch.arange, shape[1:]), indexing="ij")
+            return rng.choice([-1.0, 1.0]) * ((rows + columns) % 2).expand(shape)
+
+    sads.estimate_geometry(family, probe=Checkerboard())
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from sads.arguments import as_tensor, check_number
+from sads.errors import InvalidArgumentError, SadsError, describe_failure
+from sads.files import tensor_digest
+from sads.schedule import Schedule
+
+Sampler = Callable[[int, torch.Generator], Tensor]
+
+
+class Probe(Protocol):
+    """The law of the networks' input. Derive from it to inherit the defaults."""
+
+    isotropic: bool = False
+    """Is the law the same for flipped and transposed inputs? Symmetries are used only then."""
+
+    def draw(
+        self, shape: tuple[int, ...], level: int, schedule: Schedule, rng: np.random.Generator
+    ) -> Tensor:
+        """One input of this shape for a network at a level, from the network's own stream."""
+        ...
+
+    def second_moment(self, schedule: Schedule, weights: Tensor) -> float | Tensor | None:
+        """`sum_t weights_t E[x x^T | t]`: (D, D), or the factor of the identity; None: unknown.
+
+        Scores that hold a part of `x` itself (predictions `x0` and `v`) need it to integrate the
+        output layer out; without it, whole networks are averaged.
+        """
+        return None
+
+    def describe(self) -> Mapping[str, Any]:
+        """What a result says about its probe; estimates merge only if they say the same."""
+        return {"name": type(self).__qualname__}
+
+
+@dataclass(frozen=True)
+class ZeroProbe(Probe):
+    """`x = 0` at every level: the paper's default."""
+
+    isotropic = True
+
+    def draw(
+        self, shape: tuple[int, ...], level: int, schedule: Schedule, rng: np.random.Generator
+    ) -> Tensor:
+        return torch.zeros(shape)
+
+    def second_moment(self, schedule: Schedule, weights: Tensor) -> float:
+        return 0.0
+
+    def describe(self) -> dict[str, Any]:
+        return {"name": "zero"}
+
+
+@dataclass(frozen=True)
+class GaussianProbe(Probe):
+    """`x ~ N(0, width^2 I)` at every level."""
+
+    width: float = 1.0
+
+    isotropic = True
+
+    def __post_init__(self) -> None:
+        check_number("the width of a Gaussian probe must be positive: it", self.width, 0)
+
+    def draw(
+        self, shape: tuple[int, ...], level: int, schedule: Schedule, rng: np.random.Generator
+    ) -> Tensor:
+        return self.width * torch.from_numpy(rng.standard_normal(shape, dtype=np.float32))
+
+    def second_moment(self, schedule: Schedule, weights: Tensor) -> float:
+        return self.width**2 * float(weights.sum())
+
+    def describe(self) -> dict[str, Any]:
+        return {"name": "gaussian", "width": self.width}
+
+
+@dataclass(frozen=True, eq=False)
+class ForwardProbe(Probe):
+    """`x = sqrt(abar_t) x_0 + sigma_t eps`, with `x_0` one of the given images (Figure 9)."""
+
+    images: Tensor  # (N, *shape)
+
+    def __post_init__(self) -> None:
+        if self.images.ndim < 2 or len(self.images) == 0 or not self.images.isfinite().all():
+            raise InvalidArgumentError(
+                "a forward probe needs finite images of shape (N, channels, ...) with N >= 1, "
+                f"got a tensor of shape {tuple(self.images.shape)}"
+            )
+
+    def draw(
+        self, shape: tuple[int, ...], level: int, schedule: Schedule, rng: np.random.Generator
+    ) -> Tensor:
+        image = self.images[int(rng.integers(len(self.images)))]
+        if tuple(image.shape) != tuple(shape):
+            raise InvalidArgumentError(
+                f"the probe's images have shape {tuple(image.shape)}, the networks take "
+                f"{tuple(shape)}: resize the images or change the family's shape"
+            )
+        noise = torch.from_numpy(rng.standard_normal(shape, dtype=np.float32))
+        signal, spread = schedule.abar[level].sqrt().float(), schedule.sigma[level].float()
+        return signal * image.float() + spread * noise
+
+    def second_moment(self, schedule: Schedule, weights: Tensor) -> Tensor:
+        flat = self.images.double().flatten(1)
+        signal = (weights * schedule.abar).sum()
+        noise = (weights * schedule.sigma**2).sum()
+        identity = torch.eye(flat.shape[1], dtype=torch.float64)
+        return signal * flat.T @ flat / len(flat) + noise * identity
+
+    def describe(self) -> dict[str, Any]:
+        return {
+            "name": "forward",
+            "num_images": len(self.images),
+            "images_sha256": tensor_digest(self.images),
+        }
+
+
+@dataclass(frozen=True, eq=False)
+class SamplerProbe(Probe):
+    """`x = sampler(level, generator)`: one input of the networks' shape per call."""
+
+    sampler: Sampler
+
+    def draw(
+        self, shape: tuple[int, ...], level: int, schedule: Schedule, rng: np.random.Generator
+    ) -> Tensor:
+        return self.sampler(level, torch.Generator().manual_seed(int(rng.integers(2**63))))
+
+    def describe(self) -> dict[str, Any]:
+        return {"name": getattr(self.sampler, "__qualname__", "custom")}
+
+
+class _Completed(Probe):
+    """A user's object that can `draw`, with the defaults for whatever else it does not say."""
+
+    def __init__(self, given: Any):
+        self._given = given
+        self.isotropic = bool(getattr(given, "isotropic", False))
+
+    def draw(
+        self, shape: tuple[int, ...], level: int, schedule: Schedule, rng: np.random.Generator
+    ) -> Tensor:
+        return self._given.draw(shape, level, schedule, rng)
+
+    def second_moment(self, schedule: Schedule, weights: Tensor) -> float | Tensor | None:
+        known = getattr(self._given, "second_moment", None)
+        return None if known is None else known(schedule, weights)
+
+    def describe(self) -> Mapping[str, Any]:
+        said = getattr(self._given, "describe", None)
+        return {"name": type(self._given).__qualname__} if said is None else said()
+
+
+def probe(kind: Any = "zero", *, width: float | None = None, images: Tensor | None = None) -> Probe:
+    """Make a probe.
+
+    Args:
+        kind: `"zero"`, `"gaussian"` (with `width`), `"forward"` (with `images`), a function
+            `sampler(level, generator)` that returns one input, or an object (or its class) with
+            a method `draw(shape, level, schedule, rng)`.
+        width: standard deviation of the Gaussian probe, 1 if not given.
+        images: (N, channels, ...) for the forward process.
+    """
+    if isinstance(kind, type) and hasattr(kind, "draw"):
+        kind = kind()
+    if hasattr(kind, "draw"):
+        return kind if Probe in type(kind).__mro__ else _Completed(kind)
+    if callable(kind):
+        return SamplerProbe(kind)
+    if kind == "zero":
+        return ZeroProbe()
+    if kind == "gaussian":
+        return GaussianProbe(1.0 if width is None else width)
+    if kind == "forward":
+        if images is None:
+            raise InvalidArgumentError("the forward probe starts from images: pass images=...")
+        return ForwardProbe(as_tensor(images, "images"))
+    raise InvalidArgumentError(
+        f"unknown probe {kind!r}; choose zero, gaussian or forward, or pass a function or an "
+        "object with a method draw(shape, level, schedule, rng)"
+    )
+
+
+def draw_input(
+    where: Probe, shape: tuple[int, ...], level: int, schedule: Schedule, rng: np.random.Generator
+) -> Tensor:
+    """One input in single precision; a probe that returns anything else is an error."""
+    try:
+        x = where.draw(shape, level, schedule, rng)
+    except SadsError:
+        raise
+    except Exception as error:
+        raise InvalidArgumentError(f"the probe failed: {describe_failure(error)}") from error
+    if not isinstance(x, Tensor) or tuple(x.shape) != tuple(shape):
+        given = tuple(x.shape) if isinstance(x, Tensor) else type(x).__name__
+        raise InvalidArgumentError(
+            f"the probe returned {given}, expected a tensor of shape {tuple(shape)}"
+        )
+    return x.float()

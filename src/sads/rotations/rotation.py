@@ -1,0 +1,280 @@
+"""Rotations of data: orthogonal matrices `W = U M V^T`, by name.
+
+`V` holds the eigenvectors of the data's second moment `C` and `U` those of the geometry `G`, both
+in descending order of eigenvalue. `M` says which of the one goes to which of the other. It mixes
+coordinate `i` with its partner `D+1-i` only,
+
+    z_i = c_i y_i + s_i y_{D+1-i},
+
+so that `alpha = sum_i lambda_i E[z_i^2]` is known in advance:
+
+    max          c = 1, s = 0: in order
+    min          c = 0, s = 1: reversed
+    share:S      plane rotations by phi with cos^2(phi) = S: alpha = min + S (max - min)
+    partial:F    the outermost F of the D/2 pairs exchanged, the others in order
+    identity     W = I
+    random:SEED  W from Haar measure; it depends on the seed and on D only
+
+In `share` a pair of uncorrelated coordinates with second moments `a` and `b` becomes one with
+`S a + (1 - S) b` and `S b + (1 - S) a`, hence the straight line between the extremes.
+"""
+
+import json
+import math
+import os
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import save_file
+from torch import Tensor
+
+from sads.arguments import as_path, as_tensor, check_type
+from sads.decoding import decode_as
+from sads.errors import InvalidArgumentError, RotationFileError
+from sads.estimates import Estimate
+from sads.files import opening, replacing
+from sads.geometry.lift import Lift
+from sads.shapes import checked_shape, format_shape
+from sads.tensorfile import TensorFile
+from sads.untrusted import parse_json
+
+MAX_SEED = 1 << 63  # of PyTorch's generator
+KINDS = "min, max, identity, random:SEED, share:S or partial:F with S and F from 0 to 1"
+FORMAT = "sads-rotation"
+FORMAT_VERSION = 1
+CHUNK_BYTES = 64 << 20  # of data in float64 at a time
+
+
+@dataclass(frozen=True)
+class Kind:
+    """The name of a rotation, taken apart: `share:0.25` is `("share", 0.25)`."""
+
+    name: str
+    number: float = 0.0
+
+    @classmethod
+    def parse(cls, text: str) -> "Kind":
+        name, colon, argument = str(text).partition(":")
+        try:
+            if not colon and name in ("min", "max", "identity"):
+                return cls(name)
+            if name == "random" and 0 <= int(argument) < MAX_SEED:
+                return cls(name, int(argument))
+            if name in ("share", "partial") and 0 <= float(argument) <= 1:
+                return cls(name, float(argument))
+        except ValueError:
+            pass
+        raise InvalidArgumentError(f"unknown rotation {text!r}; choose {KINDS}")
+
+    @property
+    def paired(self) -> bool:
+        """Made of the eigenvectors of geometry and data, so that alpha is known in advance."""
+        return self.name not in ("identity", "random")
+
+
+@dataclass(frozen=True, eq=False)
+class Middle:
+    """The orthogonal map `M`: `z_i = c_i y_i + s_i y_{D+1-i}`."""
+
+    cosines: Tensor  # (D,) float64
+    sines: Tensor  # (D,)
+
+    @classmethod
+    def of(cls, kind: Kind, dimension: int) -> "Middle":
+        pairs = dimension // 2  # an odd D leaves the coordinate in the middle alone
+        cosine, sine = torch.ones(pairs).double(), torch.zeros(pairs).double()  # outermost first
+        partner = sine
+        if kind.name == "share":
+            cosine[:], sine[:] = math.sqrt(kind.number), math.sqrt(1 - kind.number)
+            partner = -sine
+        else:
+            share = {"min": 1.0, "partial": kind.number}.get(kind.name, 0.0)
+            exchanged = round(share * pairs)
+            cosine[:exchanged], sine[:exchanged] = 0, 1
+        alone = torch.ones(dimension % 2).double()
+        return cls(
+            torch.cat([cosine, alone, cosine.flip(0)]),
+            torch.cat([sine, 0 * alone, partner.flip(0)]),
+        )
+
+    def forward(self, y: Tensor) -> Tensor:
+        """`M y`, (..., D)."""
+        return self.cosines.to(y) * y + self.sines.to(y) * y.flip(-1)
+
+    def backward(self, z: Tensor) -> Tensor:
+        """`M^T z`, (..., D)."""
+        return self.cosines.to(z) * z + (self.sines.to(z) * z).flip(-1)
+
+    def moment(self, values: Tensor) -> tuple[Tensor, Tensor]:
+        """`M diag(values) M^T`, all of which is `E[z_i^2]` and `E[z_i z_{D+1-i}]`, (D,) each."""
+        squares = self.cosines**2 * values + self.sines**2 * values.flip(0)
+        half = self.cosines * self.sines.flip(0) * values
+        return squares, half + half.flip(0)
+
+
+@dataclass(frozen=True, eq=False)
+class Rotation:
+    """An orthogonal matrix `W` on data of a shape, with the `alpha` that the rotated data reach.
+
+    `alpha` is that of the very samples that the rotation was found on, and its error does not
+    count that other samples, to which `W` was not fitted, reach less extreme ones.
+
+    Kept as `V` (D, D), the name of `M`, and the eigenvectors of the geometry's factor. Where
+    eigenvalues repeat, or the data's second moment has a null space, `W` is one of many with the
+    same `alpha`.
+    """
+
+    kind: str
+    shape: tuple[int, ...]
+    alpha: Estimate
+    provenance: Mapping[str, Any]
+    _axes: Tensor  # V, (D, D), columns; empty stands for the identity
+    _middle: Middle
+    _basis: Tensor  # (P, P), columns; empty stands for U = identity
+    _lift: Lift
+
+    def apply(self, x: Tensor, out: Tensor | None = None) -> Tensor:
+        """`z = W x` for `x` (N, *shape), of the dtype and shape of `x`.
+
+        Works in chunks, in float32, or in float64 if `x` is. `out=x` rotates in place, so that
+        there is never a second copy of the data.
+        """
+        return self._map(x, out, self._forward)
+
+    def undo(self, z: Tensor, out: Tensor | None = None) -> Tensor:
+        """`x = W^T z`: the inverse of `apply`."""
+        return self._map(z, out, self._backward)
+
+    def matrix(self) -> Tensor:
+        """`W`, (D, D) float64."""
+        return self._forward(torch.eye(self._lift.dimension, dtype=torch.float64)).T.contiguous()
+
+    def save(self, path: str | os.PathLike[str]) -> Path:
+        """Write as safetensors, all at once or not at all."""
+        path = Path(path)
+        tensors = {"basis": self._basis, "axes": self._axes, "order": self._lift.order}
+        metadata = {
+            "format": FORMAT,
+            "format_version": str(FORMAT_VERSION),
+            "kind": self.kind,
+            "shape": json.dumps(self.shape),
+            "groups": str(self._lift.groups),
+            "alpha": json.dumps([self.alpha.value, self.alpha.error]),
+            "provenance": json.dumps(self.provenance),
+        }
+        with replacing(path) as temporary:
+            save_file({k: v.contiguous() for k, v in tensors.items()}, temporary, metadata)
+        return path
+
+    def _map(self, x: Tensor, out: Tensor | None, rotate: Callable[[Tensor], Tensor]) -> Tensor:
+        x = as_tensor(x, "the data")
+        rows = flatten(x, self.shape, self._lift.dimension)
+        if out is not None:
+            check_type(out, Tensor, "out", "leave it out, or give x itself")
+        result = torch.empty_like(x, memory_format=torch.contiguous_format) if out is None else out
+        if result.shape != x.shape or not result.is_contiguous():
+            raise InvalidArgumentError(
+                f"out has shape {tuple(result.shape)}, expected a contiguous tensor of "
+                f"{tuple(x.shape)}: leave it out, or give x itself"
+            )
+        rotated = result.view(len(x), -1)
+        start = 0
+        for chunk in chunks(rows, working_type(rows)):
+            rotated[start : start + len(chunk)] = rotate(chunk).to(result)
+            start += len(chunk)
+        return result
+
+    def _forward(self, rows: Tensor) -> Tensor:
+        """(n, D): coordinates along `V`, mixed, along `U`."""
+        axes, basis = self._factors(rows)
+        y = self._middle.forward(rows @ axes if len(axes) else rows)
+        if not len(basis):
+            return y
+        z = y.reshape(-1, self._lift.size, self._lift.groups).mT.contiguous()  # (n, groups, P)
+        return self._lift.join(z @ basis.T)
+
+    def _backward(self, rows: Tensor) -> Tensor:
+        axes, basis = self._factors(rows)
+        y = (self._lift.split(rows) @ basis).mT.flatten(1) if len(basis) else rows
+        y = self._middle.backward(y)
+        return y @ axes.T if len(axes) else y
+
+    def _factors(self, rows: Tensor) -> tuple[Tensor, Tensor]:
+        return self._single if rows.dtype == torch.float32 else (self._axes, self._basis)
+
+    @cached_property
+    def _single(self) -> tuple[Tensor, Tensor]:
+        return self._axes.float(), self._basis.float()
+
+
+def load_rotation(path: str | os.PathLike[str]) -> Rotation:
+    """Read a rotation that `Rotation.save` wrote."""
+    with opening(as_path(path), FORMAT, RotationFileError, FORMAT_VERSION) as file:
+        metadata = file.metadata
+        shape = checked_shape(parse_json(metadata["shape"]))
+        kind = Kind.parse(metadata["kind"])
+        alpha = decode_as(tuple[float, float], parse_json(metadata["alpha"]), "alpha")
+        provenance = decode_as(dict[str, Any], parse_json(metadata["provenance"]), "provenance")
+        lift = Lift.read(file, shape)
+        return Rotation(
+            kind=metadata["kind"],
+            shape=shape,
+            alpha=Estimate(*alpha),
+            provenance=provenance,
+            _axes=_read_axes(file, "axes", 0 if kind.name == "identity" else lift.dimension),
+            _middle=Middle.of(kind, lift.dimension),
+            _basis=_read_axes(file, "basis", lift.size if kind.paired else 0),
+            _lift=lift,
+        )
+
+
+def _read_axes(file: TensorFile, name: str, size: int) -> Tensor:
+    """An orthogonal matrix of a file, (size, size); an empty one stands for the identity."""
+    if size == 0 and math.prod(file.entry(name).shape) == 0:
+        return torch.empty(0, 0, dtype=torch.float64)
+    file.expect(name, "float64", size, size)
+    axes = file[name]
+    # `Q^T Q v = v` and `Q Q^T v = v` for a few vectors: the products of all pairs take minutes.
+    v = torch.randn(size, 4, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    if not all(torch.allclose(q.T @ (q @ v), v, rtol=0, atol=1e-6) for q in (axes, axes.T)):
+        raise ValueError(f"its {name} are not orthogonal")
+    return axes
+
+
+def random_axes(dimension: int, seed: int) -> Tensor:
+    """An orthogonal matrix from Haar measure: the QR of a Gaussian one, with `R`'s signs fixed."""
+    generator = torch.Generator().manual_seed(seed)
+    gaussian = torch.randn(dimension, dimension, generator=generator, dtype=torch.float64)
+    q, r = torch.linalg.qr(gaussian)
+    return q * r.diagonal().sign()
+
+
+def flatten(x: Tensor, shape: tuple[int, ...], dimension: int) -> Tensor:
+    """(N, *shape) or (N, D) as (N, D), or one line that says what does not fit."""
+    x = as_tensor(x, "the data")
+    if x.ndim < 2 or len(x) == 0 or x[0].numel() != dimension:
+        raise InvalidArgumentError(
+            f"data have shape {tuple(x.shape)}, the geometry is of {format_shape(shape)}: "
+            f"give samples of {dimension} numbers, (N, {', '.join(map(str, shape))})"
+        )
+    if not x.is_floating_point():
+        raise InvalidArgumentError(
+            f"data are of type {x.dtype}, expected floating point: scale images to [-1, 1]"
+        )
+    return x.reshape(len(x), dimension)
+
+
+def working_type(rows: Tensor) -> torch.dtype:
+    """Of what is computed with data: float32, or float64 if they are."""
+    return torch.promote_types(rows.dtype, torch.float32)
+
+
+def chunks(rows: Tensor, dtype: torch.dtype = torch.float64) -> Iterator[Tensor]:
+    """Rows in float64 (or another type) in main memory, a chunk at a time."""
+    size = max(1, CHUNK_BYTES // (8 * rows.shape[1]))
+    for chunk in rows.split(size):
+        yield chunk.to("cpu", dtype)

@@ -1,0 +1,46 @@
+"""Random streams of their own for every purpose, derived from one seed.
+
+Whoever draws random numbers derives a stream from the seed that the user gave and a key that says
+what for: the number of a network, of an update, of a block of samples. Results then do not depend
+on what else is drawn, on the size of batches or on the number of workers.
+"""
+
+import hashlib
+import operator
+
+import numpy as np
+import torch
+
+from sads.errors import InvalidArgumentError
+
+
+def derive_seed(*key: int | str) -> int:
+    """64 bits from a key; keys that differ in anything have unrelated seeds."""
+    text = ",".join(map(str, key)).encode()
+    return int.from_bytes(hashlib.sha256(text).digest()[:8], "little")
+
+
+def torch_stream(*key: int | str) -> torch.Generator:
+    """PyTorch's generator with the seed of a key."""
+    return torch.Generator().manual_seed(derive_seed(*key))
+
+
+def seed_sequence(seed: int, *key: int) -> np.random.SeedSequence:
+    """NumPy's own derivation of streams: child `key` of a seed."""
+    return np.random.SeedSequence(seed, spawn_key=key)
+
+
+def numpy_stream(seed: int, *key: int) -> np.random.Generator:
+    """NumPy's fastest generator for child `key` of a seed."""
+    return np.random.Generator(np.random.SFC64(seed_sequence(seed, *key)))
+
+
+def check_seed(seed: int) -> None:
+    try:
+        number = operator.index(seed)
+    except TypeError:
+        raise InvalidArgumentError(f"the seed is a whole number, got {seed!r}") from None
+    if number < 0:
+        raise InvalidArgumentError(f"the seed cannot be negative, got {seed}")
+    if number >= 1 << 64:
+        raise InvalidArgumentError(f"the seed has at most 64 bits, got {seed}")

@@ -1,0 +1,74 @@
+"""Tables of typed rows: a row is a frozen dataclass, its fields are the columns.
+
+    @dataclass(frozen=True)
+    class Point(Row):
+        rank: int
+        sw2: Estimate = column("SW2")
+
+A field is titled by its name, with spaces for underscores, unless `column` says otherwise. An
+`Estimate` is one cell, its error included. Nothing is ever looked up by a title.
+"""
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any
+
+from sads.estimates import Estimate
+
+
+@dataclasses.dataclass(frozen=True)
+class Row:
+    """Base of all rows of tables."""
+
+
+def column(title: str, **options: Any) -> Any:
+    """A field of a row with a title of its own; `options` are those of `dataclasses.field`."""
+    return dataclasses.field(metadata={"title": title}, **options)
+
+
+def titles(rows: Sequence[Row]) -> dict[str, str]:
+    """The columns in which at least one row has something, by the name of their field."""
+    found: dict[str, str] = {}
+    for field in (f for row in rows for f in dataclasses.fields(row)):
+        found.setdefault(field.name, field.metadata.get("title", field.name.replace("_", " ")))
+    return {
+        name: title
+        for name, title in found.items()
+        if any(getattr(row, name, None) is not None for row in rows)
+    }
+
+
+def cells(row: Row, names: Sequence[str]) -> list[str]:
+    """The cells of a row in the columns that are shown."""
+    return [format_value(getattr(row, name, None)) for name in names]
+
+
+def format_value(value: object) -> str:
+    """A number to four digits with its error, whole numbers with commas, nothing as nothing.
+
+    >>> format_value(Estimate(1.23456, 0.01)), format_value(12345), format_value(None)
+    ('1.235 ± 0.01', '12,345', '')
+    """
+    if value is None:
+        return ""
+    if isinstance(value, Estimate):
+        return str(value)
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, int):
+        return f"{value:,}"
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
+
+
+def markdown(rows: Sequence[Row]) -> list[str]:
+    """The lines of a Markdown table."""
+    shown = titles(rows)
+    if not shown:
+        return []
+    lines = [_line(list(shown.values())), f"|{'---|' * len(shown)}"]
+    return lines + [_line(cells(row, list(shown))) for row in rows]
+
+
+def _line(texts: Sequence[str]) -> str:
+    escaped = (text.replace("|", "\\|") for text in texts)
+    return f"| {' | '.join(escaped)} |"

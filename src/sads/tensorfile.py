@@ -1,0 +1,150 @@
+"""Safetensors files that others may have written: nothing is read before its header is checked.
+
+The format: eight bytes with the length of a header, the header, the numbers. The header is JSON:
+for each tensor its type, its shape and its place, and words about all of them as `__metadata__`.
+A tensor is read when it is asked for, into memory of its own. So a reader can refuse a file by its
+metadata and its small tensors before the large ones take memory, and what was read does not change
+if the file does. (A file that is mapped into memory kills the process if somebody cuts it.)
+"""
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, BinaryIO
+
+from sads.errors import printable
+from sads.untrusted import parse_json, size_of
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+HEADER_BYTES = 8 << 20  # of a header at most; 80,000 tensors
+MAX_AXES = 8
+TYPES = {  # names in PyTorch, bytes of a number
+    "F64": ("float64", 8),
+    "F32": ("float32", 4),
+    "F16": ("float16", 2),
+    "BF16": ("bfloat16", 2),
+    "I64": ("int64", 8),
+    "I32": ("int32", 4),
+    "I16": ("int16", 2),
+    "I8": ("int8", 1),
+    "U8": ("uint8", 1),
+    "BOOL": ("bool", 1),
+}
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A tensor of a file: what it is, and where."""
+
+    dtype: str  # as PyTorch calls it
+    shape: tuple[int, ...]
+    start: int
+    stop: int
+
+
+class TensorFile(Mapping[str, "Tensor"]):
+    """The tensors of an open safetensors file by name, each read when it is asked for.
+
+    `ValueError` if the header does not fit the file. `metadata` and `entries` are known before
+    anything is read.
+    """
+
+    metadata: dict[str, str]
+    entries: dict[str, Entry]
+
+    def __init__(self, file: BinaryIO):
+        self._file = file
+        size = size_of(file)
+        length = int.from_bytes(file.read(8), "little")
+        if size < 8 or length > size - 8:
+            raise ValueError("it ends before its header does")
+        header = parse_json(file.read(length), HEADER_BYTES)
+        if not isinstance(header, dict):
+            raise ValueError("its header is of another kind")
+        self._begin = 8 + length
+        self.metadata = _metadata(header.pop("__metadata__", {}))
+        self.entries = {name: _entry(name, content) for name, content in header.items()}
+        end = 0
+        for entry in sorted(self.entries.values(), key=lambda e: (e.start, e.stop)):
+            if entry.start != end:
+                raise ValueError("its tensors overlap or leave gaps")
+            end = entry.stop
+        if self._begin + end != size:
+            raise ValueError(f"its header speaks of {self._begin + end:,} bytes, it has {size:,}")
+
+    def __getitem__(self, name: str) -> "Tensor":
+        import torch
+
+        entry = self.entry(name)
+        count = entry.stop - entry.start
+        check_memory(count)
+        content = torch.empty(count, dtype=torch.uint8)
+        self._file.seek(self._begin + entry.start)
+        numbers: Any = content.numpy()
+        if count and self._file.readinto(memoryview(numbers)) != count:  # type: ignore[attr-defined]
+            raise ValueError("it was cut while it was read")
+        if entry.dtype == "bool":  # a byte of a bool may be any number in a damaged file
+            return (content != 0).reshape(entry.shape)
+        return content.view(getattr(torch, entry.dtype)).reshape(entry.shape)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.entries)
+
+    def __len__(self) -> int:
+        return len(self.entries)
+
+    def entry(self, name: str) -> Entry:
+        """What the header says of a tensor."""
+        if name not in self.entries:
+            raise ValueError(f"it has no tensor {name!r}")
+        return self.entries[name]
+
+    def expect(self, name: str, dtype: str, *sizes: int | None) -> Entry:
+        """What the header says of a tensor that must be of this type and of these sizes."""
+        entry = self.entry(name)
+        fits = len(entry.shape) == len(sizes) and all(
+            size in (None, found) for size, found in zip(sizes, entry.shape, strict=True)
+        )
+        if entry.dtype != dtype or not fits:
+            wanted = ", ".join("any" if size is None else str(size) for size in sizes)
+            raise ValueError(
+                f"its tensor {printable(name)[:60]!r} is {entry.dtype} of shape "
+                f"{entry.shape}, expected {dtype} of ({wanted})"
+            )
+        return entry
+
+
+def _metadata(content: Any) -> dict[str, str]:
+    if not isinstance(content, dict) or not all(isinstance(v, str) for v in content.values()):
+        raise ValueError("its metadata are not words")
+    return content
+
+
+def _entry(name: str, content: Any) -> Entry:
+    if not isinstance(content, dict) or content.keys() != {"dtype", "shape", "data_offsets"}:
+        raise ValueError(f"its header does not describe {printable(name)[:60]!r}")
+    dtype, shape, offsets = (content[key] for key in ("dtype", "shape", "data_offsets"))
+    if not isinstance(dtype, str) or dtype not in TYPES:
+        raise ValueError(f"its tensor {printable(name)[:60]!r} is of a type that is not known")
+    for numbers in (shape, offsets):
+        if not isinstance(numbers, list) or not all(type(n) is int and n >= 0 for n in numbers):
+            raise ValueError(f"its tensor {printable(name)[:60]!r} has no shape or place")
+    torch_name, width = TYPES[dtype]
+    if len(shape) > MAX_AXES or len(offsets) != 2:
+        raise ValueError(f"its tensor {printable(name)[:60]!r} has too many sizes")
+    if offsets[1] - offsets[0] != width * math.prod(shape):
+        raise ValueError(f"its tensor {printable(name)[:60]!r} is not as large as its shape says")
+    return Entry(torch_name, tuple(shape), *offsets)
+
+
+def check_memory(needed: int) -> None:
+    """`ValueError` if a file wants more memory than there is."""
+    from sads.environment import available_memory
+
+    available = available_memory()
+    if needed > 1 << 24 and available is not None and needed > available:
+        raise ValueError(
+            f"it takes {needed / 1e9:,.1f} GB of memory, {available / 1e9:,.1f} GB are available"
+        )

@@ -1,0 +1,165 @@
+"""Rotations and gradient descent: for a linear network the minimising rotation is best, always.
+
+The network is `Omega = Phi Theta` with `Phi` fixed and `Theta` trained from zero; `K = Phi Phi^T`
+has eigenvalues `lambda_i` and eigenvectors `u_i`. Data `x` with second moment `C` are noised to
+`q = x + sigma eps`, whose second moment `M = C + sigma^2 I` has eigenvalues `m_a` and those of `C`
+as eigenvectors, `v_a`. The loss of score matching is
+
+    L(Omega) = E |Omega q + eps / sigma|^2 = tr(Omega M Omega^T) + 2 tr(Omega) + D / sigma^2,
+
+as `E[eps q^T] = sigma I`. It is least at `Omega* = -M^-1`, and `L - L* = tr(E M E^T)` with the
+error `E = Omega + M^-1`. A step of size `eta` down the gradient `2 Phi^T (Omega M + I)` in `Theta`
+makes `E - 2 eta K E M` of `E`. So in the two eigenbases every entry of `E` is a geometric sequence,
+from `(u_i . v_a) / m_a` at `Omega = 0`, and after `t` steps
+
+    L_t - L* = sum_ia P_ia f_t(lambda_i, m_a),    f_t(lambda, m) = (1 - 2 eta lambda m)^(2t) / m,
+
+where the squared overlaps `P_ia = (u_i . v_a)^2` are doubly stochastic: their rows and columns add
+up to 1. A rotation of the data changes `P` and nothing else. `docs/theory.md` has the proof that
+follows from `d^2 f_t / (d lambda d m) >= 0`: eigenvalues paired in opposite order are best and
+eigenvalues paired in order are worst, at every `t`, every `sigma` and every `eta`.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import torch
+from torch import Tensor
+
+from sads.errors import InvalidArgumentError
+from sads.seeds import torch_stream
+from sads.theory.lemmas import check_sigma
+
+CHUNK = 1 << 22  # numbers of random matrices at a time
+
+
+@dataclass(frozen=True, eq=False)
+class GaussianDescent:
+    """Gradient descent from zero of a linear score network, for data of known second moment.
+
+    Eigenvalues may be given in any order and are kept in descending order, as everywhere.
+    """
+
+    eigenvalues: Tensor  # lambda_i of K, (D,), at least 0
+    energies: Tensor  # eigenvalues of the second moment C of the data, (D,), at least 0
+    sigma: float = 1.0
+    learning_rate: float = 0.1
+
+    def __post_init__(self) -> None:
+        check_sigma(self.sigma)
+        if not 0 < self.learning_rate < math.inf:
+            raise InvalidArgumentError(
+                f"the learning rate is a number above 0, got {self.learning_rate}"
+            )
+        for name in ("eigenvalues", "energies"):
+            values = getattr(self, name).double()
+            if values.ndim != 1 or not len(values) or not values.isfinite().all():
+                raise InvalidArgumentError(f"{name} are a list of finite numbers, got {values}")
+            if (values < 0).any():
+                raise InvalidArgumentError(f"{name} are at least 0, got {float(values.min()):g}")
+            object.__setattr__(self, name, values.sort(descending=True).values)
+        if len(self.eigenvalues) != len(self.energies):
+            raise InvalidArgumentError(
+                f"{len(self.eigenvalues)} eigenvalues of the network do not fit "
+                f"{len(self.energies)} of the data: give as many"
+            )
+
+    @property
+    def dimension(self) -> int:
+        return len(self.eigenvalues)
+
+    @cached_property
+    def noisy(self) -> Tensor:
+        """`m_a`, the second moments of noisy data, (D,)."""
+        return self.energies + self.sigma**2
+
+    @property
+    def largest_factor(self) -> float:
+        """The largest `2 eta lambda m` of any rotation: below 2, descent converges for all."""
+        return float(2 * self.learning_rate * self.eigenvalues[0] * self.noisy[0])
+
+    def terms(self, step: int) -> Tensor:
+        """`f_t(lambda_i, m_a)`, (D, D)."""
+        factors = 1 - 2 * self.learning_rate * torch.outer(self.eigenvalues, self.noisy)
+        return factors ** (2 * step) / self.noisy
+
+    def excess(self, overlaps: Tensor, steps: Sequence[int]) -> Tensor:
+        """`L_t - L*` for squared overlaps (..., D, D) of both eigenbases, (..., len(steps))."""
+        _check_steps(steps)
+        if tuple(overlaps.shape[-2:]) != (self.dimension, self.dimension):
+            raise InvalidArgumentError(
+                f"overlaps have shape {tuple(overlaps.shape)}, expected (..., {self.dimension}, "
+                f"{self.dimension}): one for each pair of eigenvectors"
+            )
+        flat = overlaps.double().flatten(-2)
+        return torch.stack([flat @ self.terms(t).flatten() for t in steps], dim=-1)
+
+    def minimum(self, steps: Sequence[int]) -> Tensor:
+        """The least `L_t - L*` of all rotations, (len(steps),): paired in opposite order."""
+        return self.excess(torch.eye(self.dimension).flip(0), steps)
+
+    def maximum(self, steps: Sequence[int]) -> Tensor:
+        """The largest `L_t - L*` of all rotations, (len(steps),): paired in order."""
+        return self.excess(torch.eye(self.dimension), steps)
+
+    def average(self, steps: Sequence[int]) -> Tensor:
+        """The mean of `L_t - L*` over all rotations: `E[P_ia] = 1 / D`."""
+        evenly = torch.full((self.dimension,) * 2, 1 / self.dimension, dtype=torch.float64)
+        return self.excess(evenly, steps)
+
+    def random(self, steps: Sequence[int], count: int, seed: int = 0) -> Tensor:
+        """`L_t - L*` after rotations from Haar measure, (count, len(steps))."""
+        size = max(1, CHUNK // self.dimension**2)
+        parts = []
+        for number, start in enumerate(range(0, count, size)):
+            overlaps = random_overlaps(self.dimension, min(size, count - start), seed, number)
+            parts.append(self.excess(overlaps, steps))
+        return torch.cat(parts)
+
+
+def overlaps(network: Tensor, data: Tensor) -> Tensor:
+    """`P_ia = (u_i . v_a)^2` of two orthonormal bases, each (D, D) with vectors as columns."""
+    return (network.double().T @ data.double()).square()
+
+
+def random_overlaps(dimension: int, count: int, seed: int = 0, part: int = 0) -> Tensor:
+    """Squared entries of orthogonal matrices from Haar measure, (count, D, D)."""
+    generator = torch_stream("descent", seed, part)
+    normal = torch.randn(count, dimension, dimension, generator=generator, dtype=torch.float64)
+    return torch.linalg.qr(normal).Q.square()  # signs, which QR does not fix, do not matter
+
+
+def descend(
+    phi: Tensor, moment: Tensor, sigma: float, learning_rate: float, steps: Sequence[int]
+) -> Tensor:
+    """`L_t - L*` by gradient descent on `Theta` from zero, step by step, (len(steps),).
+
+    Uses nothing of the closed form: the loss, its gradient, and matrices `Phi` (D, M) and `C`.
+    """
+    check_sigma(sigma)
+    _check_steps(steps)
+    phi, moment = phi.double(), moment.double()
+    identity = torch.eye(len(phi), dtype=torch.float64)
+    noisy = moment + sigma**2 * identity
+
+    def loss(omega: Tensor) -> Tensor:
+        return (omega @ noisy @ omega.T).trace() + 2 * omega.trace() + len(phi) / sigma**2
+
+    least = loss(-torch.linalg.inv(noisy))
+    theta = torch.zeros(phi.shape[1], len(phi), dtype=torch.float64)
+    found, done = [], 0
+    for step in steps:
+        for _ in range(step - done):
+            theta = theta - learning_rate * 2 * phi.T @ (phi @ theta @ noisy + identity)
+        done = step
+        found.append(loss(phi @ theta) - least)
+    return torch.stack(found)
+
+
+def _check_steps(steps: Sequence[int]) -> None:
+    if not steps or min(steps) < 0 or list(steps) != sorted(steps):
+        raise InvalidArgumentError(
+            f"steps are whole numbers from 0 in increasing order, got {list(steps)[:5]}"
+        )

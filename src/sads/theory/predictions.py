@@ -1,0 +1,91 @@
+"""Predictions before training: `v^T G v` for every vector of the bases of Figure 2.
+
+By Conjecture 1 a direction is the harder to learn the larger its `v^T G v`. The mean over any
+orthonormal basis is `tr(G) / D`, so that bases differ in how unevenly they share it out, not in
+the mean.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from sads.data.bases import BASES, Basis, basis
+from sads.errors import InvalidArgumentError
+from sads.estimates import Estimate, Estimates
+from sads.geometry.result import Geometry
+from sads.rotations.alignment import check_defined
+from sads.tables import Row, column
+
+
+@dataclass(frozen=True, eq=False)
+class Prediction:
+    """`v^T G v` for the D vectors of one basis, in the basis' order."""
+
+    basis: Basis
+    energies: Estimates  # (D,)
+    mean_energy: float  # tr(G) / D, the same for every basis
+
+    @property
+    def relative(self) -> Tensor:
+        """Energies in units of their mean: above 1 is harder than average, (D,)."""
+        return self.energies.values / self.mean_energy
+
+    def mean_over(self, chosen: Tensor) -> Estimate:
+        """Mean relative energy of some vectors (a mask, (D,)), with a bound on its standard error.
+
+        Errors of vectors are not independent: their mean bounds the error of the mean.
+        """
+        error = float(self.energies.errors[chosen].mean()) / self.mean_energy
+        return Estimate(float(self.relative[chosen].mean()), error)
+
+
+@dataclass(frozen=True)
+class Difficulty(Row):
+    """What the paper reads off Figure 2 for one basis, in relative energies.
+
+    Low frequencies are hard: the mean over the lower half of all axes' frequencies against the
+    upper half. Borders are easier: the canonical vectors at the border against those inside.
+    Localised vectors are easier: the hardest vector of each basis, and the median.
+    """
+
+    basis: str
+    easiest: float
+    median: float
+    hardest: float
+    low: Estimate | None = column("low frequencies", default=None)
+    high: Estimate | None = column("high frequencies", default=None)
+    border: Estimate | None = None
+    inside: Estimate | None = None
+
+
+def predict(geometry: Geometry, names: tuple[str, ...] = BASES) -> dict[str, Prediction]:
+    """Which vectors of each basis a geometry says are hard, by name of the basis."""
+    check_defined(geometry)
+    mean = float(geometry.factor().diagonal().mean())
+    predictions = {}
+    for name in names:
+        vectors = basis(name, geometry.shape)
+        energies = geometry.quadratic(vectors.vectors)
+        predictions[name] = Prediction(basis=vectors, energies=energies, mean_energy=mean)
+    return predictions
+
+
+def claims(predictions: Mapping[str, Prediction]) -> list[Difficulty]:
+    """The paper's reading of Figure 2 in numbers of the geometry, a row for each basis."""
+    if not predictions:
+        raise InvalidArgumentError("no predictions were given; call predict first")
+    return [
+        Difficulty(
+            basis=name,
+            easiest=float(prediction.relative.min()),
+            median=float(prediction.relative.median()),
+            hardest=float(prediction.relative.max()),
+            **{
+                group: prediction.mean_over(torch.from_numpy(mask))
+                for group, mask in prediction.basis.groups().items()
+            },
+        )
+        for name, prediction in predictions.items()
+    ]

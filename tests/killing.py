@@ -1,0 +1,143 @@
+"""Kill runs at random moments: one fork server, with everything imported, for all such tests.
+
+`processes` is a fixture. A test gives `kill_repeatedly` a function that works towards something in
+a folder, from where an earlier attempt was left, and a file whose changes show that it does.
+"""
+
+import multiprocessing
+import os
+import random
+import signal
+import sys
+import time
+from collections.abc import Callable
+from multiprocessing.context import ForkServerContext
+from multiprocessing.process import BaseProcess
+from pathlib import Path
+
+import pytest
+
+PRELOADED = [  # slow to import
+    "pytest",
+    "torch._dynamo",
+    "sads.cli.root",
+    "sads.geometry.estimate",
+    "sads.experiments.sweep",
+    "sads.plots.alignment",
+    "sads.plots.geometry",
+    "sads.plots.training",
+]
+
+
+@pytest.fixture(scope="session")
+def processes() -> ForkServerContext:
+    """Starts processes in some milliseconds that know nothing of this one."""
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(PRELOADED)
+    return context
+
+
+def start(
+    processes: ForkServerContext, target: Callable[..., object], *arguments: object
+) -> BaseProcess:
+    process = processes.Process(target=target, args=arguments)
+    process.start()
+    return process
+
+
+def finish(processes: ForkServerContext, target: Callable[..., object], *arguments: object) -> None:
+    """Run a function in a process of its own, undisturbed, to its end."""
+    process = start(processes, target, *arguments)
+    process.join(timeout=300)
+    assert process.exitcode == 0
+
+
+def kill_repeatedly(
+    processes: ForkServerContext,
+    target: Callable[..., object],
+    *arguments: object,
+    progress: Path,
+    times: int,
+    delay: float,
+    seed: int = 0,
+) -> None:
+    """Start a run so many times and `kill -9` it each time, then let it finish.
+
+    It is killed up to `delay` seconds after it has written to the file `progress`.
+    """
+    chance = random.Random(seed)
+    for _ in range(times):
+        before = progress.stat().st_mtime_ns if progress.exists() else None
+        process = start(processes, target, *arguments)
+        while not progress.exists() or progress.stat().st_mtime_ns == before:
+            time.sleep(0.002)
+            assert process.is_alive(), f"the run ended before it was killed {times} times"
+        time.sleep(delay * chance.random())
+        assert process.is_alive(), f"the run ended before it was killed {times} times"
+        process.kill()
+        process.join()
+        assert process.exitcode == -signal.SIGKILL
+    finish(processes, target, *arguments)
+
+
+def run_command(folder: Path, arguments: list[str]) -> None:
+    """A command of ours as a shell would run it in a folder; its messages go to `messages`."""
+    import torch
+
+    torch.set_num_threads(1)
+    os.chdir(folder)
+    os.environ["SADS_CHECKPOINT_SECONDS"] = "0.02"
+    sys.argv = ["sads", *arguments]
+    sys.stdout = sys.stderr = (folder / "messages").open("w")
+    from sads.cli.main import main
+
+    main()
+
+
+def disturb(
+    processes: ForkServerContext,
+    folder: Path,
+    arguments: list[str],
+    check: Callable[[], object],
+    *,
+    progress: Path | None = None,
+    times: int = 10,
+    longest: float,
+    seed: int = 0,
+) -> int:
+    """End a command so many times, by `kill -9` and SIGTERM in turn, then let it finish.
+
+    Every other one is ended at a random moment of its life, the others at a random moment after it
+    has written to the file `progress`. After each, `check` looks at what is there. Returns how many
+    were ended before they had finished.
+    """
+    chance, ended = random.Random(seed), 0
+    for turn in range(times):
+        number = (signal.SIGKILL, signal.SIGTERM)[turn % 2]
+        before = _written(progress)
+        process = start(processes, run_command, folder, arguments)
+        if turn % 4 < 2 and progress is not None:
+            while process.is_alive() and _written(progress) == before:
+                time.sleep(0.002)
+        process.join(longest * chance.random())
+        if process.is_alive():
+            os.kill(process.pid, number)
+        process.join(60)
+        messages = (folder / "messages").read_text() if (folder / "messages").exists() else ""
+        assert "Traceback" not in messages
+        if process.exitcode == 128 + signal.SIGTERM:
+            assert messages.splitlines()[-1].startswith("interrupted: ")
+            assert f"with: sads {arguments[0]}" in messages.splitlines()[-1]
+        else:  # a signal may come before main has begun
+            assert process.exitcode in (0, -number), messages
+        ended += process.exitcode != 0
+        check()
+        if process.exitcode == 0:
+            break
+    else:
+        finish(processes, run_command, folder, arguments)
+    return ended
+
+
+def _written(path: Path | None) -> int | None:
+    return path.stat().st_mtime_ns if path is not None and path.exists() else None

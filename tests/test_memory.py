@@ -1,0 +1,162 @@
+"""Memory is forecast before it is used, and what cannot fit is refused in one line."""
+
+import subprocess
+import sys
+
+import pytest
+import torch
+
+import sads
+from sads import environment
+from sads.environment import _group_limits, available_memory, check_memory
+from sads.errors import NotEnoughMemoryError
+from sads.geometry.memory import forecast, least, peak_activations
+
+MEASURE = """
+import resource, sys
+import sads
+said = []
+def own():
+    import torch
+    from torch import nn
+    class Own(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.a, self.b = nn.Conv2d(1, 16, 3, padding=1), nn.Conv2d(16, 1, 3, padding=1)
+        def forward(self, x, t):
+            return torch.tanh(self.b(torch.relu(self.a(x))))
+    return sads.family(Own, shape=(1, 32, 32))
+family = {FAMILY}
+geometry = sads.estimate_geometry(family, {NETWORKS}, forecast=said.append)
+geometry.directions()
+print(said[0].total / 1024, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
+"""
+
+
+@pytest.mark.fragile
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("family", "networks"),
+    [
+        ("sads.family('iddpm')", 256),
+        ("sads.family('iddpm', shape=(1, 32, 32))", 64),
+        ("sads.family('dit')", 64),
+        ("own()", 128),
+    ],
+)
+def test_the_forecast_agrees_with_what_a_process_took(family, networks):
+    code = MEASURE.replace("{FAMILY}", family).replace("{NETWORKS}", str(networks))
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=250)
+    assert run.returncode == 0, run.stderr
+    said, took = map(float, run.stdout.split())
+    assert 1 / 1.6 < said / took < 1.6
+
+
+COMMANDS = [  # what no machine can hold, what is said about it
+    (["geometry", "cnn", "--shape", "1x512x512"], "needs about"),
+    (["geometry", "iddpm", "--shape", "1x16x16", "--networks", str(10**30)], "more than anything"),
+    (["train", "mlp", "rank-one:dct:3", "--samples", str(10**12), "--out", "o"], "need about"),
+    (["align", "rank-one:dct:3", "--family", "dit", "--samples", str(10**12)], "need about"),
+    (["theory", "theorem1", "--runs", str(10**9)], "need about"),
+    (["theory", "theorem1", "--runs", str(10**40)], "more than anything"),
+]
+
+
+@pytest.mark.parametrize(("arguments", "message"), COMMANDS)
+def test_numbers_that_no_machine_can_hold_are_one_line(
+    arguments, message, tmp_path, monkeypatch, capsys
+):
+    from sads.cli.main import main
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "argv", ["sads", *arguments])
+    with pytest.raises(SystemExit) as exit_status:
+        main()
+    printed = capsys.readouterr().err
+    assert exit_status.value.code == 2
+    assert printed.startswith("error: ")
+    assert printed.count("\n") == 1
+    assert message in printed
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        MemoryError(),
+        OverflowError("int too large to convert to float"),
+        RuntimeError("[enforce fail at alloc_cpu.cpp:117] DefaultCPUAllocator: not enough memory"),
+        RuntimeError("Storage size calculation overflowed with sizes=[1000000000000, 256]"),
+        ValueError("Maximum allowed dimension exceeded"),
+    ],
+)
+def test_the_last_resort_is_one_line_too(error, monkeypatch, capsys):
+    from sads.cli import main as module
+    from sads.cli import root
+
+    def fail(app):
+        raise error
+
+    monkeypatch.setattr(root.typer.main, "get_command", fail)
+    monkeypatch.setattr(sys, "argv", ["sads", "families"])
+    with pytest.raises(SystemExit) as exit_status:
+        module.main()
+    assert exit_status.value.code == 2
+    assert capsys.readouterr().err.count("\n") == 1
+
+
+def test_an_estimate_that_does_not_fit_is_refused_before_it_starts(monkeypatch):
+    monkeypatch.setattr(environment, "available_memory", lambda: 1 << 20)
+    monkeypatch.setattr(environment, "used_memory", lambda: 0)
+    with pytest.raises(NotEnoughMemoryError, match=r"factor of 16 x 16.*left; choose"):
+        sads.estimate_geometry(sads.family("cnn", shape=(1, 4, 4)), 16)
+
+
+def test_control_groups_of_both_versions_limit_the_memory(tmp_path):
+    first, second = tmp_path / "v1", tmp_path / "v2"
+    (first / "memory" / "job").mkdir(parents=True)
+    (first / "memory" / "job" / "memory.limit_in_bytes").write_text("1000\n")
+    (first / "memory" / "job" / "memory.usage_in_bytes").write_text("400\n")
+    (first / "member").write_text("4:cpu,memory:/job\n")
+    assert _group_limits(first, first / "member") == [600]
+    inner = second / "slice" / "job"
+    inner.mkdir(parents=True)
+    (inner / "memory.max").write_text("max\n")
+    (inner / "memory.current").write_text("10\n")
+    (second / "slice" / "memory.max").write_text("5000\n")
+    (second / "slice" / "memory.current").write_text("3000\n")
+    (second / "slice" / "memory.stat").write_text("anon 1\ninactive_file 500\n")
+    (second / "member").write_text("0::/slice/job\n")
+    assert _group_limits(second, second / "member") == [2500]
+    assert _group_limits(tmp_path / "none", tmp_path / "none") == []
+
+
+def test_available_memory_is_less_than_the_machine_has():
+    with open("/proc/meminfo") as file:
+        total = 1024 * int(file.readline().split()[1])
+    assert 0 < available_memory() < total
+    check_memory(1, "a byte", "do nothing")
+
+
+def test_activations_are_counted_while_they_live():
+    x = torch.zeros(1000)  # 4000 bytes; not counted, as it was there before
+
+    def chain():
+        y = x + 1
+        for _ in range(5):
+            y = y * 2  # the one before is let go
+        return y
+
+    def kept():
+        return [x + i for i in range(5)]
+
+    assert peak_activations(chain)[1] == 2 * 4000
+    assert peak_activations(kept)[1] == 5 * 4000
+    assert peak_activations(lambda: x.reshape(10, 100))[1] == 0
+
+
+def test_more_of_anything_needs_no_less():
+    small = forecast(num_factors=16, gram_size=64, size=64, network_bytes=1 << 20, stack_size=4)
+    large = forecast(num_factors=16, gram_size=64, size=64, network_bytes=1 << 20, stack_size=64)
+    assert small.total < large.total
+    assert least(2048).total < least(4096).total
+    assert least(2048, exact=True).total < least(2048).total

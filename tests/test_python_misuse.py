@@ -1,0 +1,422 @@
+"""Every public name, called wrongly: a typed error of one line, or what was meant.
+
+The tables are complete: a public function that is in neither fails a test.
+"""
+
+import math
+from functools import cache
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import sads
+from sads.errors import SadsError
+
+NAN, INF = math.nan, math.inf
+
+
+class Net(nn.Module):
+    def __init__(self, width=4):
+        super().__init__()
+        self.a, self.b = nn.Conv2d(1, width, 3, padding=1), nn.Conv2d(width, 1, 3, padding=1)
+
+    def forward(self, x, t):
+        return self.b(torch.relu(self.a(x + t[:, None, None, None] / 1000)))
+
+
+@cache
+def family():
+    return sads.family(Net, shape=(1, 4, 4))
+
+
+@cache
+def geometry():
+    return sads.estimate_geometry(family(), 32)
+
+
+@cache
+def model():
+    return sads.train(family(), torch.randn(20, 1, 4, 4), iterations=1, batch_size=10)
+
+
+@cache
+def rotation():
+    return sads.rotation(geometry(), torch.randn(50, 1, 4, 4), "min")
+
+
+X = torch.randn(30, 1, 4, 4, generator=torch.Generator().manual_seed(0))
+V = X[0]
+META = torch.empty(30, 1, 4, 4, device="meta")
+WRONG = [None, "iddpm", [[1.0]], 3, {"x": 1}, np.array(["a", "b"]), np.array([object()]), META]
+
+
+def wrong_tensors(name, call):
+    return [
+        (f"{name} of {type(w).__name__!s} {i}", lambda w=w: call(w)) for i, w in enumerate(WRONG)
+    ]
+
+
+def wrong_counts(name, call, zero=False):
+    values = [-1, 1.5, "3", None, NAN, [2], 10**30] + ([] if zero else [0])
+    return [(f"{name}={v!r}", lambda v=v: call(v)) for v in values]
+
+
+def wrong_numbers(name, call):
+    return [(f"{name}={v!r}", lambda v=v: call(v)) for v in (NAN, INF, -1.0, 0, "x", [1.0])]
+
+
+MISUSE = {
+    "family": [
+        ("shape=16", lambda: sads.family("iddpm", shape=16)),
+        ("shape='1x16x16'", lambda: sads.family("iddpm", shape="1x16x16")),
+        ("shape=(1.5, 4)", lambda: sads.family("iddpm", shape=(1.5, 4))),
+        ("shape=(0, 4, 4)", lambda: sads.family("iddpm", shape=(0, 4, 4))),
+        ("shape=()", lambda: sads.family("iddpm", shape=())),
+        ("no shape", lambda: sads.family(Net)),
+        ("None", lambda: sads.family(None)),
+        ("a list", lambda: sads.family(["iddpm"])),
+        ("a number", lambda: sads.family(3, shape=(1, 4, 4))),
+        ("a network", lambda: sads.family(Net(), shape=(1, 4, 4))),
+        ("an unknown name", lambda: sads.family("nope")),
+        ("an unknown option", lambda: sads.family("iddpm", nope=1)),
+        ("an option of a wrong type", lambda: sads.family("iddpm", channels="many")),
+        ("prediction=None", lambda: sads.family("iddpm", prediction=None)),
+        ("schedule=None", lambda: sads.family("iddpm", schedule=None)),
+        ("schedule='x'", lambda: sads.family("iddpm", schedule="x")),
+        (
+            "a factory with arguments",
+            lambda: sads.family(lambda width: Net(width), shape=(1, 4, 4)).build(),
+        ),
+        ("a factory of numbers", lambda: sads.family(lambda: 3, shape=(1, 4, 4)).build()),
+    ],
+    "estimate_geometry": [
+        ("None", lambda: sads.estimate_geometry(None)),
+        ("a network", lambda: sads.estimate_geometry(Net())),
+        ("a factory", lambda: sads.estimate_geometry(Net)),
+        ("a list", lambda: sads.estimate_geometry([family()])),
+        (
+            "a factory with arguments",
+            lambda: sads.estimate_geometry(sads.family(lambda w: Net(w), shape=(1, 4, 4))),
+        ),
+        (
+            "a network on meta",
+            lambda: sads.estimate_geometry(
+                sads.family(lambda: Net().to("meta"), shape=(1, 4, 4)), 16
+            ),
+        ),
+        ("probe='nope'", lambda: sads.estimate_geometry(family(), 16, probe="nope")),
+        ("probe=3", lambda: sads.estimate_geometry(family(), 16, probe=3)),
+        ("seed=-1", lambda: sads.estimate_geometry(family(), 16, seed=-1)),
+        ("seed='a'", lambda: sads.estimate_geometry(family(), 16, seed="a")),
+        ("seed=1.5", lambda: sads.estimate_geometry(family(), 16, seed=1.5)),
+        ("estimator=None", lambda: sads.estimate_geometry(family(), 16, estimator=None)),
+        ("readout='x'", lambda: sads.estimate_geometry(family(), 16, readout="x")),
+        ("readout=3", lambda: sads.estimate_geometry(family(), 16, readout=3)),
+        ("device='abacus'", lambda: sads.estimate_geometry(family(), 16, device="abacus")),
+        ("device=None", lambda: sads.estimate_geometry(family(), 16, device=3.5)),
+        ("both", lambda: sads.estimate_geometry(family(), 16, 0.1)),
+        *[
+            c
+            for c in wrong_counts("networks", lambda v: sads.estimate_geometry(family(), v))
+            if "None" not in c[0]
+        ],
+        *[
+            c
+            for c in wrong_counts(
+                "batch_size", lambda v: sads.estimate_geometry(family(), 16, batch_size=v)
+            )
+            if "None" not in c[0]
+        ],
+        *wrong_counts(
+            "max_networks",
+            lambda v: sads.estimate_geometry(family(), tolerance=0.1, max_networks=v),
+        ),
+        *wrong_counts(
+            "first_network", lambda v: sads.estimate_geometry(family(), 16, first_network=v), True
+        ),
+        *wrong_numbers("tolerance", lambda v: sads.estimate_geometry(family(), tolerance=v)),
+    ],
+    "Geometry": [
+        *wrong_tensors("energy", lambda w: geometry().energy(w)),
+        *wrong_tensors("quadratic", lambda w: geometry().quadratic(w)),
+        ("energy of NaN", lambda: geometry().energy(torch.full((16,), NAN))),
+        *wrong_numbers("tolerance", lambda v: geometry().directions(v)),
+        ("merge", lambda: geometry().merge(3)),
+        ("save", lambda: geometry().save("/proc/nowhere/g.safetensors")),
+        ("save to None", lambda: geometry().save(None)),
+    ],
+    "Directions": [
+        *wrong_counts("preferred", lambda v: geometry().directions().preferred(v)),
+        *wrong_counts("avoided", lambda v: geometry().directions().avoided(v)),
+    ],
+    "probe": [
+        ("an unknown name", lambda: sads.probe("nope")),
+        ("None", lambda: sads.probe(None)),
+        ("no images", lambda: sads.probe("forward")),
+        *wrong_tensors("images", lambda w: sads.probe("forward", images=w)),
+        *wrong_numbers("width", lambda v: sads.probe("gaussian", width=v)),
+    ],
+    "rank_one": [
+        *wrong_tensors("vector", lambda w: sads.rank_one(w, 3)),
+        *wrong_counts("num_samples", lambda v: sads.rank_one(V, v)),
+        ("10**12", lambda: sads.rank_one(V, 10**12)),
+        ("seed=-1", lambda: sads.rank_one(V, 3, seed=-1)),
+        ("zero", lambda: sads.rank_one(torch.zeros(4), 3)),
+    ],
+    "sphere": [
+        *wrong_tensors("vectors", lambda w: sads.sphere(w, 3)),
+        *wrong_counts("num_samples", lambda v: sads.sphere(X[:3], v)),
+        ("10**12", lambda: sads.sphere(X[:3], 10**12)),
+        ("seed='x'", lambda: sads.sphere(X[:3], 3, seed="x")),
+    ],
+    "alignment": [
+        *wrong_tensors("x", lambda w: sads.alignment(geometry(), w)),
+        ("a name", lambda: sads.alignment("iddpm", X)),
+        ("a family", lambda: sads.alignment(family(), X)),
+        ("integers", lambda: sads.alignment(geometry(), X.int())),
+        ("another shape", lambda: sads.alignment(geometry(), torch.randn(5, 1, 5, 5))),
+    ],
+    "pair": [
+        *wrong_tensors("x", lambda w: sads.pair(geometry(), w)),
+        ("a name", lambda: sads.pair("iddpm", X)),
+    ],
+    "rotation": [
+        *wrong_tensors("x", lambda w: sads.rotation(geometry(), w, "min")),
+        ("a name", lambda: sads.rotation("iddpm", X, "min")),
+        ("kind=None", lambda: sads.rotation(geometry(), X, None)),
+        ("kind='best'", lambda: sads.rotation(geometry(), X, "best")),
+        ("kind=3", lambda: sads.rotation(geometry(), X, 3)),
+        ("share:nan", lambda: sads.rotation(geometry(), X, "share:nan")),
+        ("random:10**40", lambda: sads.rotation(geometry(), X, f"random:{10**40}")),
+    ],
+    "Rotation": [
+        *wrong_tensors("apply", lambda w: rotation().apply(w)),
+        *wrong_tensors("undo", lambda w: rotation().undo(w)),
+        ("out", lambda: rotation().apply(X, out=3)),
+    ],
+    "RotatedDataset": [
+        ("a rotation's name", lambda: sads.RotatedDataset([V], "min")[0]),
+        ("a number", lambda: sads.RotatedDataset(3, rotation())),
+        ("items of text", lambda: sads.RotatedDataset(["a"], rotation())[0]),
+    ],
+    "rotate_collate": [
+        ("a rotation's name", lambda: sads.rotate_collate("min")),
+        ("no function", lambda: sads.rotate_collate(rotation(), 3)),
+    ],
+    "gaussian_skip": [
+        *wrong_tensors("x", lambda w: sads.gaussian_skip(family(), w)),
+        ("a name", lambda: sads.gaussian_skip("nope", X)),
+        ("None", lambda: sads.gaussian_skip(None, X)),
+        ("a network", lambda: sads.gaussian_skip(Net(), X)),
+        ("NaN", lambda: sads.gaussian_skip(family(), X * NAN)),
+        ("one sample", lambda: sads.gaussian_skip(family(), X[:1])),
+        ("no samples", lambda: sads.gaussian_skip(family(), X[:0])),
+        ("equal samples", lambda: sads.gaussian_skip(family(), X[:1].expand(9, -1, -1, -1))),
+        ("another shape", lambda: sads.gaussian_skip(family(), torch.randn(9, 1, 5, 5))),
+        *[
+            c
+            for c in wrong_counts("rank", lambda v: sads.gaussian_skip(family(), X, rank=v))
+            if "None" not in c[0]
+        ],
+    ],
+    "train": [
+        *wrong_tensors("x", lambda w: sads.train(family(), w)),
+        ("a name", lambda: sads.train("nope", X)),
+        ("None", lambda: sads.train(None, X)),
+        ("a network", lambda: sads.train(Net(), X)),
+        ("whole numbers", lambda: sads.train(family(), (X * 100).to(torch.uint8), batch_size=10)),
+        ("NaN", lambda: sads.train(family(), X * NAN, batch_size=10)),
+        *wrong_counts("iterations", lambda v: sads.train(family(), X, iterations=v, batch_size=10)),
+        *wrong_counts("batch_size", lambda v: sads.train(family(), X, iterations=1, batch_size=v)),
+        *wrong_counts(
+            "checkpoint_every",
+            lambda v: sads.train(family(), X, iterations=1, batch_size=10, checkpoint_every=v),
+        ),
+        *wrong_numbers("learning_rate", lambda v: sads.train(family(), X, learning_rate=v)),
+        *wrong_numbers("norm", lambda v: sads.train(family(), X, max_gradient_norm=v)),
+        *wrong_numbers("ema_decay", lambda v: sads.train(family(), X, ema_decay=v)),
+        ("seed=-1", lambda: sads.train(family(), X, seed=-1)),
+        ("seed=None", lambda: sads.train(family(), X, seed=None)),
+        ("centre='yes'", lambda: sads.train(family(), X, batch_size=10, centre="yes")),
+    ],
+    "sample": [
+        ("a family", lambda: sads.sample(family(), 3)),
+        ("None", lambda: sads.sample(None, 3)),
+        *wrong_counts("num_samples", lambda v: sads.sample(model(), v, steps=2)),
+        ("10**12", lambda: sads.sample(model(), 10**12, steps=2)),
+        *wrong_counts("steps", lambda v: sads.sample(model(), 3, steps=v)),
+        *[
+            c
+            for c in wrong_counts(
+                "batch_size", lambda v: sads.sample(model(), 3, steps=2, batch_size=v)
+            )
+            if "None" not in c[0]
+        ],
+        ("sampler=None", lambda: sads.sample(model(), 3, sampler=None)),
+        ("sampler=[]", lambda: sads.sample(model(), 3, sampler=[])),
+        ("seed='x'", lambda: sads.sample(model(), 3, steps=2, seed="x")),
+        *[
+            (f"clip={clip!r}", lambda clip=clip: sads.sample(model(), 3, steps=2, clip=clip))
+            for clip in ("all", 1, (1,), (1, -1), (0, INF), (None, 1), True, X)
+        ],
+        ("rotation='min'", lambda: sads.sample(model(), 3, steps=2, rotation="min")),
+    ],
+    "sliced_wasserstein": [
+        *wrong_tensors("x", lambda w: sads.sliced_wasserstein(w, X)),
+        *wrong_tensors("y", lambda w: sads.sliced_wasserstein(X, w)),
+        *[
+            c
+            for c in wrong_tensors(
+                "projections", lambda w: sads.sliced_wasserstein(X, X, projections=w)
+            )
+            if "NoneType" not in c[0]
+        ],
+        *[
+            c
+            for c in wrong_counts(
+                "num_projections", lambda v: sads.sliced_wasserstein(X, X, num_projections=v)
+            )
+            if "None" not in c[0]
+        ],
+        ("seed=-1", lambda: sads.sliced_wasserstein(X, X, seed=-1)),
+        ("10**13", lambda: sads.sliced_wasserstein(X, X, num_projections=10**13)),
+    ],
+    "sliced_wasserstein_to_gaussian": [
+        *wrong_tensors("y", lambda w: sads.sliced_wasserstein_to_gaussian(w, vector=V)),
+        *wrong_tensors("vector", lambda w: sads.sliced_wasserstein_to_gaussian(X, vector=w)),
+        *wrong_tensors(
+            "covariance", lambda w: sads.sliced_wasserstein_to_gaussian(X, covariance=w)
+        ),
+    ],
+    "max_sliced_wasserstein": [
+        *wrong_tensors("x", lambda w: sads.max_sliced_wasserstein(w, X)),
+        *wrong_counts("num_starts", lambda v: sads.max_sliced_wasserstein(X, X, num_starts=v)),
+        *wrong_counts("num_steps", lambda v: sads.max_sliced_wasserstein(X, X, num_steps=v), True),
+    ],
+    "classify": [
+        *wrong_tensors("samples", lambda w: sads.classify(w, X)),
+        *wrong_tensors("real", lambda w: sads.classify(X, w)),
+        ("labels", lambda: sads.classify(X, X, ["a"] * 30)),
+        ("seed=-1", lambda: sads.classify(X, X, seed=-1)),
+    ],
+    "structure": [
+        ("a name", lambda: sads.structure("iddpm")),
+        ("None", lambda: sads.structure(None)),
+        ("patch_size=0", lambda: sads.structure(geometry(), patch_size=0)),
+        ("patch_size='2'", lambda: sads.structure(geometry(), patch_size="2")),
+        *wrong_numbers("level", lambda v: sads.structure(geometry(), level=v)),
+    ],
+    "basis": [
+        ("None", lambda: sads.basis(None, (1, 4, 4))),
+        ("an unknown name", lambda: sads.basis("nope", (1, 4, 4))),
+        ("shape=16", lambda: sads.basis("dct", 16)),
+        ("shape=None", lambda: sads.basis("dct", None)),
+        ("shape='1x4'", lambda: sads.basis("dct", "1x4")),
+        ("shape=(1, -4, 4)", lambda: sads.basis("dct", (1, -4, 4))),
+        ("shape=(1, 10**9, 10**9)", lambda: sads.basis("dct", (1, 10**9, 10**9)).vectors),
+    ],
+    "Schedule": [
+        ("None", lambda: sads.Schedule(None)),
+        ("levels=0", lambda: sads.Schedule(num_levels=0)),
+        ("levels='x'", lambda: sads.Schedule(num_levels="x")),
+        ("levels=NaN", lambda: sads.Schedule(num_levels=NAN)),
+        ("levels=10**15", lambda: sads.Schedule(num_levels=10**15).betas),
+    ],
+    "ScoreFamily": [
+        ("shape=16", lambda: sads.ScoreFamily(Net, 16)),
+        ("prediction", lambda: sads.ScoreFamily(Net, (1, 4, 4), prediction="x")),
+        ("a number", lambda: sads.ScoreFamily(3, (1, 4, 4)).build()),
+    ],
+    "load_geometry": [
+        (repr(w), lambda w=w: sads.load_geometry(w)) for w in ("/nowhere", None, 3, V)
+    ],
+    "load_model": [(repr(w), lambda w=w: sads.load_model(w)) for w in ("/nowhere", None, 3, [])],
+    "load_rotation": [(repr(w), lambda w=w: sads.load_rotation(w)) for w in ("/nowhere", None, 3)],
+    "load_images": [(repr(w), lambda w=w: sads.load_images(w)) for w in ("/nowhere", None, 3, "")],
+    "read_images": [(repr(w), lambda w=w: sads.read_images(w)) for w in ("/nowhere", None, 3, "")],
+    "load_labels": [(repr(w), lambda w=w: sads.load_labels(w)) for w in (None, 3)],
+    "register_family": [
+        ("None", lambda: sads.register_family(None, Net)),
+        ("no function", lambda: sads.register_family("x", 3)),
+        ("a name twice", lambda: sads.register_family("iddpm", Net)),
+    ],
+    "register_reader": [
+        ("None", lambda: sads.register_reader(None, print)),
+        ("no suffix", lambda: sads.register_reader("h5", print)),
+        ("no function", lambda: sads.register_reader(".h55", 3)),
+    ],
+    "register_readout": [
+        ("None", lambda: sads.register_readout(None)),
+        ("a network", lambda: sads.register_readout(Net)),
+    ],
+    "register_sampler": [
+        ("a name twice", lambda: sads.register_sampler("ddpm", print)),
+        ("no function", lambda: sads.register_sampler("xx", 3)),
+        ("None", lambda: sads.register_sampler(None, print)),
+    ],
+}
+# Results, protocols and modules: nobody but us makes one from arguments.
+RESULTS = {
+    "Alignment",
+    "Basis",
+    "Classification",
+    "Cluster",
+    "DataSpectrum",
+    "Estimate",
+    "Estimates",
+    "ImageSet",
+    "InterruptedEstimate",
+    "MaxSlicedWasserstein",
+    "Pairing",
+    "Probe",
+    "Provenance",
+    "Readout",
+    "SadsError",
+    "ScoreModel",
+    "SlicedWasserstein",
+    "Structure",
+    "theory",
+}
+
+
+def test_every_public_name_is_in_the_table():
+    assert set(MISUSE) | RESULTS == set(sads.__all__)
+
+
+@pytest.mark.parametrize("name", sorted(MISUSE))
+def test_misuse_is_a_typed_error_of_one_line(name):
+    wrong = []
+    for what, call in MISUSE[name]:
+        try:
+            result = call()
+            wrong.append(f"{name}, {what}: no error, {str(result)[:80]}")
+        except SadsError as error:
+            if "\n" in str(error) or len(str(error)) < 20:
+                wrong.append(f"{name}, {what}: {error}")
+        except Exception as error:
+            wrong.append(f"{name}, {what}: {type(error).__name__}: {str(error)[:80]}")
+    assert not wrong, "\n".join(wrong)
+
+
+def test_arrays_and_other_types_are_taken_where_they_make_sense():
+    x, v = X.numpy().astype(np.float64), V.numpy().astype(np.float64)
+    assert geometry().energy(v) == geometry().energy(V)
+    assert sads.alignment(geometry(), x).alpha.value == pytest.approx(
+        sads.alignment(geometry(), X).alpha.value, rel=1e-6
+    )
+    assert sads.rank_one(v, np.int64(3)).equal(sads.rank_one(V, 3))
+    assert sads.sphere(x[:3], 5).shape == (5, 1, 4, 4)
+    assert sads.sliced_wasserstein(x, X).sw2.value == pytest.approx(0)
+    big_endian = x.astype(">f8")
+    assert sads.sliced_wasserstein(big_endian, X).sw2.value == pytest.approx(0, abs=1e-6)
+    weights = [
+        sads.train(family(), data, iterations=2, batch_size=10, seed=3).network.a.weight
+        for data in (X, x, X.double(), X.clone().requires_grad_(True))
+    ]
+    assert all(torch.equal(w, weights[0]) for w in weights)
+    assert rotation().apply(x).shape == X.shape
+    assert sads.probe("forward", images=x).images.shape == X.shape
+    assert sads.estimate_geometry(family(), np.int64(16), seed=np.int64(1)).num_networks == 16
+    assert sads.sample(model(), np.int32(2), steps=1).shape == (2, 1, 4, 4)
