@@ -212,3 +212,15 @@ def test_commands_say_that_there_is_no_compiler(command, tmp_path):
     assert done.returncode == 0, done.stderr
     said = "note: our faster layers do not work here (there is no C compiler); using PyTorch's"
     assert done.stderr.count(said) == 1
+
+
+def test_a_cache_that_is_emptied_later_kills_nobody(tmp_path):
+    """A page of a file that was cut is a page less: SIGBUS, if the file itself were loaded."""
+    code = (
+        "import os, pathlib; from sads.cpu import library; loaded = library.library()\n"
+        "[os.truncate(p, 0) for p in pathlib.Path(os.environ['XDG_CACHE_HOME']).rglob('*.so')]\n"
+        "loaded.kernel_points(None, None, 0, 0, 0)"
+    )
+    environ = {**os.environ, "XDG_CACHE_HOME": str(tmp_path)}
+    done = subprocess.run([sys.executable, "-c", code], env=environ)
+    assert done.returncode == 0

@@ -102,21 +102,31 @@ def _check_owner(path: Path, status: os.stat_result) -> None:
 
 def _load(opened: int, folder: Path, name: str) -> ctypes.CDLL | None:
     """A library of the cache; None if its content is not what its name says."""
-    file = os.open(name, os.O_RDONLY | os.O_NOFOLLOW, dir_fd=opened)
-    keep = False
+    with os.fdopen(os.open(name, os.O_RDONLY | os.O_NOFOLLOW, dir_fd=opened), "rb") as file:
+        _check_owner(folder / name, os.fstat(file.fileno()))
+        content = file.read()
+    if name.removesuffix(".so").rpartition("-")[2] != digest(content)[:32]:
+        return None
+    # Functions of a CDLL run without the interpreter's lock.
+    return ctypes.CDLL(_in_memory(content) or str(folder / name))
+
+
+def _in_memory(content: bytes) -> str | None:
+    """A path of a copy that nobody can change; None where the system has no such thing.
+
+    What was verified is then what is loaded, and a cache that is emptied later takes no page away
+    from a process that runs its code (it would die by SIGBUS). The copy stays open to the end: a
+    loader knows libraries by their path.
+    """
+    if not hasattr(os, "memfd_create"):
+        return None
     try:
-        _check_owner(folder / name, os.fstat(file))
-        with os.fdopen(os.dup(file), "rb") as stream:
-            content = stream.read()
-        if name.removesuffix(".so").rpartition("-")[2] != digest(content)[:32]:
-            return None
-        through = Path(f"/proc/self/fd/{file}")
-        keep = through.exists()  # open to the end: a loader knows libraries by their path
-        # Functions of a CDLL run without the interpreter's lock.
-        return ctypes.CDLL(str(through if keep else folder / name))
-    finally:
-        if not keep:
-            os.close(file)
+        copy = os.memfd_create("sads-kernels")
+    except OSError:
+        return None
+    with os.fdopen(os.dup(copy), "wb") as file:
+        file.write(content)
+    return f"/proc/self/fd/{copy}"
 
 
 def _write(opened: int, name: str, content: bytes) -> None:
