@@ -15,8 +15,8 @@ import torch
 
 import sads
 from sads.cli.main import main
-from sads.cli.reproduce import refuse_others_files
 from sads.experiments.page import Summary, write_page
+from sads.experiments.reproduction import refuse_others_files
 
 CNN = ["-o", "channels=4", "-o", "depth=1", "--shape", "1x6x6"]
 ONE = "rank-one:dct:1"

@@ -130,7 +130,7 @@ def test_interrupted(reproduce, tmp_path, monkeypatch):
     def interrupt(*arguments, **options):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("sads.experiments.sweep.sweep", interrupt)
+    monkeypatch.setattr("sads.experiments.reproduction.sweep", interrupt)
     arguments = ("fig7", "--only", "mnist", "--out", str(tmp_path / "a folder"))
     result = reproduce(*arguments)
     assert result.status == 130

@@ -2,11 +2,8 @@
 
 import os
 import sys
-import time
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
-from dataclasses import replace
-from functools import partial
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -28,11 +25,12 @@ from sads.cli.printing import (
     print_written,
     working,
 )
-from sads.errors import InvalidArgumentError, OutputError, printable
+from sads.errors import InvalidArgumentError, printable
 
 if TYPE_CHECKING:
-    from sads.experiments.figures.figure import Context, Figure, Outcome
+    from sads.experiments.figures.figure import Figure
     from sads.experiments.page import Summary
+    from sads.experiments.reproduction import Made
     from sads.experiments.store import Store
     from sads.experiments.sweep import Board, Watch
 
@@ -88,64 +86,35 @@ def reproduce(
     Results of every training go to a store as they finish; what is there is not computed again.
     So is what stands in the `records.jsonl` of the folder, into which all finished cells go.
     """
-    from sads.cpu import layers_name
     from sads.experiments.figures import all_figures
-    from sads.experiments.figures.figure import Context
     from sads.experiments.page import judge_page, write_page
-    from sads.experiments.registration import note_registration
-    from sads.experiments.sweep import RayCluster, connect, prepare_geometry, sweep
+    from sads.experiments.reproduction import Request, make_figures
+    from sads.experiments.sweep import RayCluster
     from sads.files import to_json
 
     known = all_figures()
     chosen = read_figures(figures, known)
-    panels = read_panels(only, chosen)
-    sources = read_sources(images or [], chosen)
-    cluster = None if ray is None else RayCluster(ray, cpus, gpus)
-    check_scale(scale)
-    check_counts(workers, seeds)
-    if cluster is not None:
-        connect(cluster)
-    folder, store = open_out(out, scale)
-    context = Context(
+    request = Request(
+        figures=tuple(chosen),
         scale=scale,
-        store=store,
-        layers=layers_name(on_gpu=gpus > 0),
-        sources=sources,
-        only=panels,
+        only=read_panels(only, chosen),
+        sources=read_sources(images or [], chosen),
         max_seeds=seeds,
-        make_geometry=partial(prepare_geometry, cluster=cluster),
+        num_workers=workers,
+        cluster=None if ray is None else RayCluster(ray, cpus, gpus),
+        out=out,
     )
-    summaries, failed = {}, {}
+    store = request.open_store()
+    failed: dict[str, str] = {}
+    made = []
     with continued_by_itself(store):
-        for figure in chosen:
-            if figure.panels and not context.panels(figure.panels):
-                continue  # --only chooses panels of other figures
-            started = time.perf_counter()
-            with working(f"{figure.name}: preparing", as_json):
-                cells = figure.cells(context)
-            with watching(figure, quiet=as_json) as watch:
-                board = sweep(
-                    cells, store, num_workers=workers, cluster=cluster, sources=sources, watch=watch
-                )
-            for note in board.notes:
-                print_note(note)
-            for cell, reason in board.failed.items():
-                failed[cell.label] = reason
-                print_message(f"failed: {cell.label}: {reason}", style="red")
-            with working(f"{figure.name}: drawing", as_json):
-                drawn = with_earlier_panels(figure, context, folder)
-                outcome = figure.draw(drawn)
-                done = drawn.finished(dict(enumerate(figure.cells(drawn)))).values()
-                if store.is_local:
-                    store.to_archive(done)
-                older = note_registration([record.versions for record in done])
-                outcome = replace(outcome, notes=[*outcome.notes, *older])
-            summary = write_outcome(figure, outcome, folder, drawn)
-            summaries[figure.name] = summary
-            if not as_json:
-                print_outcome(figure, outcome, summary, folder, time.perf_counter() - started)
-    page = write_page(folder, known)
-    summaries = {name: s for name, s in judge_page(folder, known).items() if name in summaries}
+        for figure in make_figures(request, store, command_line(), Terminal(quiet=as_json)):
+            made.append(figure.summary.figure)
+            failed |= figure.failed
+            print_made(figure, request.folder, quiet=as_json)
+    page = write_page(request.folder, known)
+    judged = judge_page(request.folder, known)
+    summaries = {name: judged[name] for name in made}
     if as_json:
         print(to_json({"figures": summaries, "failed": failed}))
     else:
@@ -211,48 +180,24 @@ def read_sources(texts: list[str], figures: "list[Figure]") -> dict[str, str]:
     return sources
 
 
-def check_scale(scale: str) -> None:
-    from sads.experiments.figures.figure import SCALES
+class Terminal:
+    """Shows how a figure gets on: a live table on a terminal; elsewhere a line now and then."""
 
-    if scale not in SCALES:
-        raise InvalidArgumentError(f"unknown scale {scale!r}; choose one of {', '.join(SCALES)}")
+    def __init__(self, quiet: bool):
+        self._quiet = quiet
 
+    def stage(self, text: str) -> AbstractContextManager[None]:
+        return working(text, self._quiet)
 
-def check_counts(workers: int | None, seeds: int | None) -> None:
-    for what, count in (("worker", workers), ("seed", seeds)):
-        if count is not None and count < 1:
-            raise InvalidArgumentError(f"give at least 1 {what}, got {count}")
-
-
-def open_out(out: str | None, scale: str) -> "tuple[Path, Store]":
-    """Pictures and a store go to a folder that is new, empty or already ours."""
-    from sads.experiments.archive import RECORDS
-    from sads.experiments.store import MARK, Store
-
-    url = out or f"out/reproduce-{scale}"
-    if "://" in url:
-        return Path(f"out/reproduce-{scale}"), Store(url)
-    folder = Path(url)
-    if os.path.lexists(folder) and not folder.is_dir():
-        raise OutputError(f"{printable(folder)} is not a folder; choose a folder for --out")
-    ours = (folder / "store" / MARK).is_file() or (folder / RECORDS).is_file()
-    if folder.is_dir() and any(folder.iterdir()) and not ours:
-        raise OutputError(
-            f"{printable(folder)} is not empty and holds no store of sads; choose another --out"
-        )
-    return folder, Store(folder / "store", archive=folder)
-
-
-@contextmanager
-def watching(figure: "Figure", quiet: bool) -> "Iterator[Watch | None]":
-    """A live table on a terminal; elsewhere a line now and then."""
-    if quiet:
-        yield None
-    elif messages.is_terminal:
-        with Live(console=messages, refresh_per_second=4, transient=True) as live:
-            yield lambda board: live.update(board_table(figure, board))
-    else:
-        yield _LineWriter(figure)
+    @contextmanager
+    def watching(self, figure: "Figure") -> "Iterator[Watch | None]":
+        if self._quiet:
+            yield None
+        elif messages.is_terminal:
+            with Live(console=messages, refresh_per_second=4, transient=True) as live:
+                yield lambda board: live.update(board_table(figure, board))
+        else:
+            yield _LineWriter(figure)
 
 
 class _LineWriter:
@@ -291,70 +236,20 @@ def format_seconds(seconds: float) -> str:
     return f"{hours} h {minutes} min" if hours else f"{minutes} min {seconds} s"
 
 
-def with_earlier_panels(figure: "Figure", context: "Context", folder: Path) -> "Context":
-    """To draw what an earlier command made of a figure beside the panels of `--only`."""
-    from sads.experiments.page import Summary
-
-    summary = Summary.load(folder / f"{figure.name}.json")
-    if not context.only or summary is None or summary.scale != context.scale:
-        return context
-    return replace(context, only=(*context.only, *summary.panels))
-
-
-def write_outcome(
-    figure: "Figure", outcome: "Outcome", folder: Path, context: "Context"
-) -> "Summary":
-    from sads.experiments.page import Summary, plain_rows
-    from sads.plots.style import save
-    from sads.tables import titles
-
-    pictures = {name: f"{_file_name(figure, name)}.png" for name in outcome.pictures}
-    refuse_others_files(folder, f"{figure.name}.json", pictures.values())
-    summary = Summary(
-        figure=figure.name,
-        title=figure.title,
-        scale=context.scale,
-        panels=tuple(context.panels(figure.panels)),
-        command=command_line(),
-        claims=tuple(outcome.claims),
-        columns=titles(outcome.table),
-        table=plain_rows(outcome.table),
-        notes=tuple(outcome.notes),
-        pictures=pictures,
-    )
-    summary.save(folder)  # first: it says which pictures are ours
-    for name, picture in outcome.pictures.items():
-        save(picture, folder / pictures[name])
-    return summary
-
-
-def refuse_others_files(folder: Path, summary: str, pictures: Iterable[str]) -> None:
-    """One line if a figure would replace a file that no earlier one has written."""
-    from sads.experiments.page import Summary
-
-    earlier = Summary.load(folder / summary)
-    ours = set() if earlier is None else {summary, *earlier.pictures.values()}
-    for name in (summary, *pictures):
-        if name not in ours and os.path.lexists(folder / name):
-            raise OutputError(
-                f"{printable(folder / name)} is there already and not of this figure; move it away "
-                "and run this again: nothing is computed twice"
-            )
-
-
-def _file_name(figure: "Figure", picture: str) -> str:
-    return picture if picture.startswith(figure.name) else f"{figure.name}-{picture}"
-
-
 def print_claim(verdict: str, text: str, style: str) -> None:
     line = Text.assemble((clean(verdict), f"bold {style}"), f": {clean(text)}")
     console.print(line, highlight=False)
 
 
-def print_outcome(
-    figure: "Figure", outcome: "Outcome", summary: "Summary", folder: Path, seconds: float
-) -> None:
-    title = f"{figure.name}: {figure.title} ({summary.scale}, {format_seconds(seconds)})"
+def print_made(made: "Made", folder: Path, quiet: bool) -> None:
+    for note in made.notes:
+        print_note(note)
+    for label, reason in made.failed.items():
+        print_message(f"failed: {label}: {reason}", style="red")
+    if quiet:
+        return
+    figure, outcome, summary = made.figure, made.outcome, made.summary
+    title = f"{figure.name}: {figure.title} ({summary.scale}, {format_seconds(made.seconds)})"
     console.rule(title, style="dim")
     if outcome.table:
         print_table(outcome.table)

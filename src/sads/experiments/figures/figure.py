@@ -1,7 +1,7 @@
 """What every figure of the paper is to `sads reproduce`: cells to compute, and a drawing."""
 
 from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, TypeVar
 
 from sads.errors import InvalidArgumentError
@@ -22,6 +22,11 @@ SCALES = ("smoke", "laptop", "paper")
 Key = TypeVar("Key", bound=Hashable)
 
 
+def check_scale(scale: str) -> None:
+    if scale not in SCALES:
+        raise InvalidArgumentError(f"unknown scale {scale!r}; choose one of {', '.join(SCALES)}")
+
+
 @dataclass(frozen=True)
 class Context:
     """What figures are made from and with."""
@@ -35,14 +40,19 @@ class Context:
     make_geometry: Callable[[GeometrySpec, Store], Geometry] = get_geometry
     _geometries: dict[GeometrySpec, Geometry] = field(default_factory=dict)
     _baselines: Known = field(default_factory=dict)
+    _used: dict[Cell, Record] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        if self.scale not in SCALES:
-            raise InvalidArgumentError(
-                f"unknown scale {self.scale!r}; choose one of {', '.join(SCALES)}"
-            )
-        if self.max_seeds is not None and self.max_seeds < 1:
-            raise InvalidArgumentError(f"give at least 1 seed, got {self.max_seeds}")
+        check_scale(self.scale)
+
+    def anew(self, only: tuple[str, ...] | None = None) -> "Context":
+        """The same for another figure, perhaps for other panels."""
+        return replace(self, only=self.only if only is None else only, _used={})
+
+    @property
+    def used_records(self) -> list[Record]:
+        """The records that a figure has asked for."""
+        return list(self._used.values())
 
     def geometry(self, spec: GeometrySpec) -> Geometry:
         """A geometry from the store, or estimated and kept there; loaded once."""
@@ -67,11 +77,13 @@ class Context:
     def finished(self, cells: Mapping[Key, Cell]) -> dict[Key, Record]:
         """The records of those cells that are finished, with baselines, by the key of the cell."""
         found = {key: self.store.find(cell) for key, cell in cells.items()}
-        return {
+        done = {
             key: with_baselines(record, self.geometry, self.sources, self._baselines)
             for key, record in found.items()
             if record is not None
         }
+        self._used.update((cells[key], record) for key, record in done.items())
+        return done
 
 
 @dataclass(frozen=True)
