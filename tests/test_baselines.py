@@ -15,7 +15,7 @@ from sads.metrics.baselines import (
     judge_state,
     measure_baselines,
 )
-from sads.pipeline import evaluate
+from sads.pipeline import Reference
 from sads.plots.training import grid_of, mark_range
 
 SHAPE = (1, 4, 4)
@@ -109,12 +109,12 @@ def test_what_is_not_finite_has_diverged():
 
 def test_an_evaluation_has_all_of_it():
     test, train = images(80, 0), images(300, 1)
-    options = {"num_projections": 64, "seed": 1, "train": train, "bounded": True}
-    good = evaluate(images(80, 2), test, **options)
+    reference = Reference(test, train=train, num_projections=64, seed=1, bounded=True)
+    good = reference.evaluate(images(80, 2))
     assert (good.state, good.out_of_range) == ("trained", 0.0)
     assert good.energy == pytest.approx(good.data_energy, rel=0.2)
     assert good.data_energy == pytest.approx(float(test.square().sum()) / 80 / 16, rel=1e-6)
-    far = evaluate(10 * images(80, 2), test, **options)
+    far = reference.evaluate(10 * images(80, 2))
     assert far.state == "diverged"
     assert far.energy == pytest.approx(100 * good.energy, rel=1e-5)
     low, high = float(torch.cat([test, train]).min()), float(torch.cat([test, train]).max())
@@ -123,11 +123,11 @@ def test_an_evaluation_has_all_of_it():
     outside = ((y < low - slack) | (y > high + slack)).double().mean()
     assert far.out_of_range == pytest.approx(float(outside))
     assert far.baselines == good.baselines
-    nothing = evaluate(torch.zeros(80, *SHAPE), test, **options)
+    nothing = reference.evaluate(torch.zeros(80, *SHAPE))
     assert nothing.state == "not trained"
-    broken = evaluate(torch.full((80, *SHAPE), math.nan), test, **options)
+    broken = reference.evaluate(torch.full((80, *SHAPE), math.nan))
     assert (broken.state, broken.energy) == ("diverged", None)
-    assert evaluate(images(80, 2), test, num_projections=64).out_of_range is None
+    assert Reference(test, num_projections=64).evaluate(images(80, 2)).out_of_range is None
 
 
 def test_values_out_of_range_are_coloured():

@@ -15,7 +15,7 @@ from sads import environment
 from sads.cpu import FastNetwork, fast, fast_network, layers, layers_name
 from sads.diffusion.forward import Forward, fast_forward, fast_inference
 from sads.diffusion.options import TrainingOptions
-from sads.diffusion.sample import draw
+from sads.diffusion.sample import SamplingOptions, draw
 from sads.diffusion.train import new_state, training_steps
 from sads.networks.unet import ResidualBlock
 from sads.threads import pinned_threads
@@ -421,9 +421,10 @@ def test_results_say_which_layers_computed_them(tmp_path):
     assert model.provenance.layers == "sads-cpu-1+torch", "both have computed it"
     model = sads.load_model(model.save(tmp_path / "model"))
     assert model.provenance.layers == "sads-cpu-1+torch"
-    assert draw(model, 60, steps=2).layers == "sads-cpu-1"
+    options = SamplingOptions(steps=2)
+    assert draw(model, 60, options).layers == "sads-cpu-1"
     with pinned_threads(2):
-        assert draw(model, 50, steps=2).layers == "torch", "one batch, two threads"
+        assert draw(model, 50, options).layers == "torch", "one batch, two threads"
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        assert torch.equal(draw(model, 60, steps=2).values, sads.sample(model, 60, steps=2))
+        assert torch.equal(draw(model, 60, options).values, sads.sample(model, 60, steps=2))

@@ -1,21 +1,17 @@
 """Rotate, train, sample, undo, measure: what commands and experiments share.
 
-Training is `sads.train` on rotated data; the rest is here, so that a command and a cell of an
-experiment measure the same thing in the same way.
+Data are rotated here, models trained by `sads.train` and sampled by `sads.sample`, which undoes
+the rotation. Samples are measured here, so that a command and a cell of an experiment measure the
+same thing in the same way.
 """
 
 import math
-import os
-from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import Any
 
-import torch
 from torch import Tensor
 
 from sads.data.spec import DataSet, DataSpec, fresh_seed, read_data
-from sads.diffusion.clipping import Clip
-from sads.diffusion.model import ScoreModel
-from sads.diffusion.sample import Samples, draw
 from sads.errors import InvalidArgumentError
 from sads.estimates import Estimate
 from sads.metrics.baselines import (
@@ -35,8 +31,6 @@ from sads.metrics.sliced_wasserstein import (
     sliced_wasserstein_to_gaussian,
 )
 from sads.rotations.rotation import Rotation
-
-Progress = Callable[[int, int, float], None]
 
 
 @dataclass(frozen=True)
@@ -109,135 +103,95 @@ def rotate(data: DataSet, rotation: Rotation | None) -> DataSet:
     return replace(data, samples=rotation.apply(x, out=x), statement=statement)
 
 
-def draw_samples(
-    model: ScoreModel,
-    num_samples: int,
-    rotation: Rotation | None = None,
-    *,
-    steps: int,
-    sampler: str,
-    seed: int,
-    clip: Clip | None = None,
-    batch_size: int | None = None,
-    device: str | torch.device = "cpu",
-    checkpoint: str | os.PathLike[str] | None = None,
-    progress: Progress | None = None,
-) -> Samples:
-    """Samples of a model in the space of the data: what its rotation did is undone."""
-    return draw(
-        model,
-        num_samples,
-        steps=steps,
-        sampler=sampler,
-        seed=seed,
-        clip=clip,
-        rotation=rotation,
-        batch_size=batch_size,
-        device=device,
-        checkpoint=checkpoint,
-        progress=progress,
-    )
-
-
-def evaluate(
-    y: Tensor,
-    test: Tensor,
-    *,
-    num_projections: int | None = None,
-    seed: int = 0,
-    vector: Tensor | None = None,
-    fresh: Tensor | None = None,
-    train: Tensor | None = None,
-    baselines: Baselines | None = None,
-    bounded: bool = False,
-    ascend: bool = False,
-    real_digits: Tensor | None = None,
-    labels: Tensor | None = None,
-) -> Evaluation:
-    """Measure samples `y` (N, *shape) against data `test` (M, *shape) that no model has seen.
+@dataclass(frozen=True, eq=False)
+class Reference:
+    """What samples are measured against, and how: it does not depend on any model.
 
     Args:
+        test: data (M, *shape) that no model has seen.
+        train: data that the model was trained on, whose moments the baselines have; without them
+            `fresh` stands in, or the test data itself.
+        fresh: more data of the same law, which stand for a perfect model.
         num_projections: directions of the distances; 64 D if not given.
         seed: of the directions, which all distances share.
         vector: of the law `N(0, D v v^T)` of the data, if that is their law.
-        fresh: more data of the same law, which stand for a perfect model.
-        train: data that the model was trained on, whose moments the baselines have; without them
-            `fresh` stands in, or the test data itself.
-        baselines: of `reference`, if they are known already.
         bounded: whether the data have a range, as images do; then values beyond it are counted.
-        ascend: also seek the largest distance.
         real_digits: images of digits (and their labels) by which samples are judged.
     """
-    known = fresh if train is None else train
-    if baselines is None:
-        baselines = reference(
-            test,
-            known,
-            num_samples=len(y),
-            num_projections=num_projections,
-            seed=seed,
-            vector=vector,
-            real_digits=real_digits,
+
+    test: Tensor
+    train: Tensor | None = None
+    fresh: Tensor | None = None
+    num_projections: int | None = None
+    seed: int = 0
+    vector: Tensor | None = None
+    bounded: bool = False
+    real_digits: Tensor | None = None
+    labels: Tensor | None = None
+
+    @property
+    def known(self) -> Tensor | None:
+        """Data of the same law that are not in `test`."""
+        return self.fresh if self.train is None else self.train
+
+    def distance(self, samples: Tensor) -> Distance:
+        """How far samples (N, *shape) are from the test data."""
+        return Distance.of(sliced_wasserstein(self.test, samples, **self._directions))
+
+    def baselines(self, num_samples: int) -> Baselines:
+        """What every model of these data is compared with, if so many samples of it are drawn."""
+        found = measure_baselines(
+            self.test, self.known, num_samples=num_samples, vector=self.vector, **self._directions
         )
-    whole = y.flatten(1).isfinite().all(dim=1)
-    finite_share = float(whole.double().mean())
-    data_energy = energy_of(test)
-    if not whole.any():
-        return Evaluation(finite_share, None, baselines=baselines, data_energy=data_energy)
-    kept = y[whole]
+        if self.real_digits is None:
+            return found
+        drawn = gaussian_like(self.real_digits, num_samples, self.seed)
+        judged = classify(drawn, self.real_digits)
+        return replace(found, without_digit=judged.without_digit)
 
-    def to_test(samples: Tensor) -> Distance:
-        measured = sliced_wasserstein(test, samples, num_projections=num_projections, seed=seed)
-        return Distance.of(measured)
+    def evaluate(
+        self, y: Tensor, baselines: Baselines | None = None, *, ascend: bool = False
+    ) -> Evaluation:
+        """Measure samples `y` (N, *shape).
 
-    closed_form = ascent = None
-    if vector is not None:
-        closed_form = Distance.of(
-            sliced_wasserstein_to_gaussian(
-                kept, vector=vector, num_projections=num_projections, seed=seed
+        Args:
+            baselines: for as many samples, if they are known already.
+            ascend: also seek the largest distance.
+        """
+        whole = y.flatten(1).isfinite().all(dim=1)
+        found = Evaluation(
+            finite_share=float(whole.double().mean()),
+            distance=None,
+            baselines=self.baselines(len(y)) if baselines is None else baselines,
+            data_energy=energy_of(self.test),
+        )
+        if not whole.any():
+            return found
+        kept = y[whole]
+        if self.vector is not None:
+            law = sliced_wasserstein_to_gaussian(kept, vector=self.vector, **self._directions)
+            found = replace(
+                found,
+                closed_form=Distance.of(law),
+                along=along_vector(self.test, kept, self.vector),
             )
+        if ascend:
+            largest = max_sliced_wasserstein(self.test, kept, **self._directions)
+            found = replace(found, ascent_msw2=largest.msw2)
+        if self.real_digits is not None:
+            found = replace(found, digits=judge_digits(y, self.real_digits, self.labels))
+        if self.bounded:
+            found = replace(found, out_of_range=share_out_of_range(kept, self.test, self.known))
+        return replace(
+            found,
+            distance=self.distance(kept),
+            fresh_data=None if self.fresh is None else self.distance(self.fresh),
+            energy=energy_of(kept),
         )
-    if ascend:
-        found = max_sliced_wasserstein(test, kept, num_projections=num_projections, seed=seed)
-        ascent = found.msw2
-    return Evaluation(
-        finite_share=finite_share,
-        distance=to_test(kept),
-        fresh_data=None if fresh is None else to_test(fresh),
-        closed_form=closed_form,
-        ascent_msw2=ascent,
-        digits=None if real_digits is None else judge_digits(y, real_digits, labels),
-        baselines=baselines,
-        energy=energy_of(kept),
-        data_energy=data_energy,
-        out_of_range=share_out_of_range(kept, test, known) if bounded else None,
-        along=None if vector is None else along_vector(test, kept, vector),
-    )
 
-
-def reference(
-    test: Tensor,
-    train: Tensor | None,
-    *,
-    num_samples: int,
-    num_projections: int | None = None,
-    seed: int = 0,
-    vector: Tensor | None = None,
-    real_digits: Tensor | None = None,
-) -> Baselines:
-    """What every model of the same data is compared with: it does not depend on any model."""
-    found = measure_baselines(
-        test,
-        train,
-        num_samples=num_samples,
-        num_projections=num_projections,
-        seed=seed,
-        vector=vector,
-    )
-    if real_digits is None:
-        return found
-    drawn = gaussian_like(real_digits, num_samples, seed)
-    return replace(found, without_digit=classify(drawn, real_digits).without_digit)
+    @property
+    def _directions(self) -> dict[str, Any]:
+        return {"num_projections": self.num_projections, "seed": self.seed}
 
 
 def share_out_of_range(y: Tensor, *data: Tensor | None) -> float:

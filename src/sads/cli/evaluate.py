@@ -67,10 +67,10 @@ def evaluate(
     mean, a Gaussian with the data's moments. Samples that are no better than the best constant are
     called *diverged* or *not trained*. Writes `evaluate.json` beside the samples.
     """
-    from sads import pipeline
     from sads.data.spec import fresh_seed
     from sads.environment import versions
     from sads.files import to_json, write_json
+    from sads.pipeline import Reference, draw_fresh
 
     path = samples / "samples.npz" if samples.is_dir() else samples
     y = read_samples(path)
@@ -89,17 +89,15 @@ def evaluate(
     started = time.perf_counter()
     with working("measuring distances", quiet=as_json):
         synthetic = dataset.kind != "images"
-        fresh = pipeline.draw_fresh(data, shape, len(y), seed) if synthetic else None
-        result = pipeline.evaluate(
-            y,
+        reference = Reference(
             dataset.samples,
+            fresh=draw_fresh(data, shape, len(y), seed) if synthetic else None,
             num_projections=projections,
             seed=seed,
             vector=dataset.vector,
-            fresh=fresh,
             bounded=not synthetic,
-            ascend=ascend,
         )
+        result = reference.evaluate(y, ascend=ascend)
     summary = EvaluationSummary(
         command=command_line(),
         samples={"source": path, "samples": len(y)},

@@ -1,7 +1,7 @@
 """`sads sample`: draw samples from a trained model."""
 
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -79,37 +79,33 @@ def sample(
     and `samples.png`. Read them with `sads.load_images("samples.npz", value_range=(-1, 1))`.
     The same command goes on where it was, if it was interrupted or killed.
     """
+    from sads.diffusion.sample import SamplingOptions, draw
     from sads.environment import versions
     from sads.files import to_json, write_json
-    from sads.pipeline import draw_samples
 
     path = find_model(run)
     build = None if factory is None else read_factory(factory)
     model = sads.load_model(path, build)
-    turned = rotation_of(model, path.parent)
     limits = read_value_range(clip_range) or (model.provenance.data_range if clip else None)
     if clip and limits is None:
         raise InvalidArgumentError(
             f"the range of the data of {printable(path)} is not known, as it was not kept when it "
             "was trained: give it, such as --clip-range -1,1"
         )
+    options = SamplingOptions(
+        steps=steps,
+        sampler=sampler,
+        seed=seed,
+        clip=limits,
+        rotation=rotation_of(model, path.parent),
+        batch_size=batch_size,
+        device=device,
+    )
     folder = new_folder(out, "samples", FILES, beside=path.parent, partial=PARTIAL)
     started = time.perf_counter()
     try:
         with progress_bar("evaluations", "{:.0%}", quiet=as_json) as progress, shown_warnings():
-            drawn = draw_samples(
-                model,
-                samples,
-                turned,
-                steps=steps,
-                sampler=sampler,
-                seed=seed,
-                clip=limits,
-                batch_size=batch_size,
-                device=device,
-                checkpoint=folder / PARTIAL,
-                progress=progress,
-            )
+            drawn = draw(model, samples, replace(options, checkpoint=folder / PARTIAL), progress)
     except KeyboardInterrupt:
         kept = (folder / PARTIAL).exists()
         what = "the batches drawn so far are kept" if kept else "no batch was drawn yet"

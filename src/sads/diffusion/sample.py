@@ -30,6 +30,7 @@ from sads.partial import Partial
 from sads.rotations.rotation import Rotation
 from sads.schedule import Schedule
 from sads.seeds import check_seed, torch_stream
+from sads.table1 import NUM_LEVELS
 from sads.threads import worker_pool
 from sads.untrusted import DAMAGE
 
@@ -140,11 +141,37 @@ def register_sampler(name: str, sampler: Sampler) -> None:
     SAMPLERS[name] = sampler
 
 
+@dataclass(frozen=True)
+class SamplingOptions:
+    """How samples are drawn: see `sample`, whose arguments these are."""
+
+    steps: int = NUM_LEVELS
+    sampler: str = "ddpm"
+    seed: int = 0
+    clip: Clip | None = None
+    rotation: Rotation | None = None
+    batch_size: int | None = None
+    device: str | torch.device = "cpu"
+    compile: bool | None = None
+    checkpoint: str | os.PathLike[str] | None = None
+    checkpoint_seconds: float | None = None
+
+    def __post_init__(self) -> None:
+        if self.batch_size is not None:
+            check_count("batch_size", self.batch_size)
+        check_seed(self.seed)
+        check_count("steps", self.steps, 0)
+        if not isinstance(self.sampler, str) or self.sampler not in SAMPLERS:
+            raise InvalidArgumentError(
+                f"unknown sampler {self.sampler!r}; choose one of {', '.join(SAMPLERS)}"
+            )
+
+
 def sample(
     model: ScoreModel,
     num_samples: int,
     *,
-    steps: int = 1000,
+    steps: int = NUM_LEVELS,
     sampler: str = "ddpm",
     seed: int = 0,
     clip: Clip | None = None,
@@ -174,9 +201,7 @@ def sample(
         checkpoint_seconds: between two writes of it; 30 if not given.
         progress: called with network evaluations so far, in all, and the share done.
     """
-    return draw(
-        model,
-        num_samples,
+    options = SamplingOptions(
         steps=steps,
         sampler=sampler,
         seed=seed,
@@ -187,12 +212,12 @@ def sample(
         compile=compile,
         checkpoint=checkpoint,
         checkpoint_seconds=checkpoint_seconds,
-        progress=progress,
-    ).values
+    )
+    return draw(model, num_samples, options, progress).values
 
 
 @dataclass(frozen=True, eq=False)
-class Samples:
+class Drawn:
     """Samples of a model, and the name of the layers that computed them."""
 
     values: Tensor  # (N, *shape) float32
@@ -203,52 +228,48 @@ class Samples:
 def draw(
     model: ScoreModel,
     num_samples: int,
-    *,
-    steps: int = 1000,
-    sampler: str = "ddpm",
-    seed: int = 0,
-    clip: Clip | None = None,
-    rotation: Rotation | None = None,
-    batch_size: int | None = None,
-    device: str | torch.device = "cpu",
-    compile: bool | None = None,
-    checkpoint: str | os.PathLike[str] | None = None,
-    checkpoint_seconds: float | None = None,
+    options: SamplingOptions,
     progress: Progress | None = None,
-) -> Samples:
+) -> Drawn:
     """What `sample` draws, with the name of what computed it, for the record."""
     check_type(
         model, ScoreModel, "the model", "give one that sads.train or sads.load_model returned"
     )
-    _check(num_samples, steps, sampler, model.family.schedule, batch_size, seed)
+    check_count("num_samples", num_samples)
     check_samples(num_samples, model.family.dimension)
-    frame = frame_of(model, rotation)
-    clipping = clipping_of(model, clip, frame)
-    device = usable_device(device)
+    steps, schedule = options.steps, model.family.schedule
+    if not 1 <= steps <= schedule.num_levels:
+        raise InvalidArgumentError(
+            f"steps must be between 1 and the {schedule.num_levels} levels, got {steps}"
+        )
+    frame = frame_of(model, options.rotation)
+    clipping = clipping_of(model, options.clip, frame)
+    device = usable_device(options.device)
     num_workers = torch.get_num_threads() if device.type == "cpu" else 1
     share = math.ceil(num_samples / num_workers)
-    size = min(batch_size or default_batch_size(model.family, device), share)
+    size = min(options.batch_size or default_batch_size(model.family, device), share)
     size = BLOCK * math.ceil(size / BLOCK)
+    kept = options.checkpoint is not None
     partial = Partial(
-        checkpoint,
+        options.checkpoint,
         PARTIAL_FORMAT,
         {
             "family": model.family.describe(),
-            "weights": "" if checkpoint is None else _digest_weights(model),
-            "clip": None if checkpoint is None else _digest_clipping(clipping),
+            "weights": _digest_weights(model) if kept else "",
+            "clip": _digest_clipping(clipping) if kept else None,
             "samples": num_samples,
             "steps": steps,
-            "sampler": sampler,
-            "seed": seed,
+            "sampler": options.sampler,
+            "seed": options.seed,
         },
-        checkpoint_seconds,
+        options.checkpoint_seconds,
     )
     batches = _Batches.load(partial, num_samples, size, model.family.shape)
     size = batches.size
     starts = batches.missing()
     num_workers = min(num_workers, max(1, len(starts)))
     network = model.network.to(device).eval()
-    levels = spread_levels(model.family.schedule.num_levels, steps)
+    levels = spread_levels(schedule.num_levels, steps)
     total = batches.count * steps
     steps_done = itertools.count((batches.count - len(starts)) * steps + 1)
     stopped = threading.Event()
@@ -256,16 +277,15 @@ def draw(
     def walk(start: int) -> Tensor:
         """One batch, from noise to samples."""
         last = start + size if forward.compiled else min(start + size, num_samples)
-        streams = [
-            torch_stream("sample", seed, b) for b in range(start // BLOCK, math.ceil(last / BLOCK))
-        ]
+        blocks = range(start // BLOCK, math.ceil(last / BLOCK))
+        streams = [torch_stream("sample", options.seed, block) for block in blocks]
 
         def noise() -> Tensor:
             draws = [torch.randn(BLOCK, *model.family.shape, generator=g) for g in streams]
             return torch.cat(draws).to(device)
 
         with torch.no_grad():
-            states = SAMPLERS[sampler](model.family.schedule, levels, noise(), denoise, noise)
+            states = SAMPLERS[options.sampler](schedule, levels, noise(), denoise, noise)
             for state in states:  # noqa: B007
                 done = next(steps_done)
                 if progress:
@@ -275,14 +295,14 @@ def draw(
         return state.contiguous().cpu()[: num_samples - start]
 
     def denoise(x: Tensor, level: int) -> Tensor:
-        time = model.family.schedule.network_time(torch.tensor([level])).expand(len(x)).to(device)
+        time = schedule.network_time(torch.tensor([level])).expand(len(x)).to(device)
         eps = noise_from_output(model.family, forward(x, time), x, level)
         if clipping is None:
             return eps
-        return clipping.noise(eps, x, _abar(model.family.schedule, level))
+        return clipping.noise(eps, x, _abar(schedule, level))
 
     with worker_pool(num_workers) as pool:
-        forward = fast_inference(network, model.family, num_samples * steps, size, compile)
+        forward = fast_inference(network, model.family, num_samples * steps, size, options.compile)
         batches.layers.add(forward.layers)
         try:
             for start, part in _as_they_end(pool, walk, starts):
@@ -299,7 +319,7 @@ def draw(
     y = frame.to_data(batches.values())
     if clipping is not None:
         y = clipping.samples(y)
-    return Samples(y, "+".join(sorted(batches.layers)), forward.compiled)
+    return Drawn(y, "+".join(sorted(batches.layers)), forward.compiled)
 
 
 class _StoppedError(Exception):
@@ -418,25 +438,3 @@ def _abar(schedule: Schedule, level: int) -> float:
 def _clean(x: Tensor, eps: Tensor, abar: float) -> Tensor:
     """The `x_0` that goes with `x` and this noise."""
     return (x - math.sqrt(1 - abar) * eps) / math.sqrt(abar)
-
-
-def _check(
-    num_samples: int,
-    steps: int,
-    sampler: str,
-    schedule: Schedule,
-    batch_size: int | None,
-    seed: int,
-) -> None:
-    check_count("num_samples", num_samples)
-    if batch_size is not None:
-        check_count("batch_size", batch_size)
-    check_seed(seed)
-    if not 1 <= check_count("steps", steps, 0) <= schedule.num_levels:
-        raise InvalidArgumentError(
-            f"steps must be between 1 and the {schedule.num_levels} levels, got {steps}"
-        )
-    if not isinstance(sampler, str) or sampler not in SAMPLERS:
-        raise InvalidArgumentError(
-            f"unknown sampler {sampler!r}; choose one of {', '.join(SAMPLERS)}"
-        )

@@ -10,7 +10,7 @@ from dataclasses import replace
 
 from sads.data.spec import OWN_GEOMETRY
 from sads.experiments.records import Record
-from sads.experiments.run import Sources, cell_baselines, draw_data
+from sads.experiments.run import Sources, draw_data, reference_of
 from sads.experiments.spec import Cell, GeometrySpec
 from sads.geometry.result import Geometry
 from sads.metrics.baselines import Baselines, energy_of
@@ -37,9 +37,10 @@ def with_baselines(
     key = _what_matters(record.cell)
     if key not in known:
         cell = record.cell
-        own = cell.data.kind != "images" and cell.data.source == OWN_GEOMETRY
+        own = _lie_along_own(cell)
         data = draw_data(cell, geometry(cell.geometry) if own else None, sources)
-        known[key] = cell_baselines(cell, data), energy_of(data.test)
+        baselines = reference_of(cell, data).baselines(cell.sampling.num_samples)
+        known[key] = baselines, energy_of(data.test)
     baselines, energy = known[key]
     evaluations = tuple(
         replace(evaluation, baselines=baselines, data_energy=energy)
@@ -48,9 +49,14 @@ def with_baselines(
     return replace(record, evaluations=evaluations)
 
 
+def _lie_along_own(cell: Cell) -> bool:
+    """Whether the data lie along directions of the cell's own geometry."""
+    return cell.data.kind != "images" and cell.data.source == OWN_GEOMETRY
+
+
 def _what_matters(cell: Cell) -> Hashable:
     """All that baselines depend on."""
-    own = cell.data.kind != "images" and cell.data.source == OWN_GEOMETRY
+    own = _lie_along_own(cell)
     sampling = cell.sampling
     return (
         cell.geometry if own else cell.family.shape,

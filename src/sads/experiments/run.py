@@ -18,6 +18,7 @@ from sads.data.spec import read_data, sphere_directions
 from sads.decoding import decode
 from sads.diffusion.clipping import range_of
 from sads.diffusion.model import ScoreModel
+from sads.diffusion.sample import SamplingOptions, draw
 from sads.diffusion.skip import gaussian_skip
 from sads.diffusion.train import train
 from sads.environment import versions
@@ -31,8 +32,7 @@ from sads.families import ScoreFamily
 from sads.files import digest, write_json
 from sads.geometry.estimate import estimate_geometry
 from sads.geometry.result import Geometry
-from sads.metrics.baselines import Baselines
-from sads.pipeline import Evaluation, draw_samples, evaluate, reference
+from sads.pipeline import Evaluation, Reference
 from sads.rotations.alignment import rotation
 from sads.seeds import derive_seed
 from sads.threads import pinned_threads
@@ -146,26 +146,31 @@ def _compute(attempt: _Attempt) -> Record:
     x = turned.apply(data.train)
     family = build_family(cell, x)
     evaluations = []
-    baselines = cell_baselines(cell, data)
+    reference = reference_of(cell, data)
+    baselines = reference.baselines(cell.sampling.num_samples)
     for iterations in cell.evaluations:
         path = work / f"evaluation-{iterations}.json"
         if path.exists():
             evaluations.append(_left(Evaluation, path))
             continue
         model = _train(attempt, x, iterations, spent, family)
-        drawn = draw_samples(
-            model,
-            cell.sampling.num_samples,
-            turned,
+        options = SamplingOptions(
             steps=cell.sampling.steps,
             sampler=cell.sampling.sampler,
             seed=seed_of(cell, f"sample {iterations}"),
             clip=range_of(data.train) if cell.practice.clip else None,
+            rotation=turned,
             device=attempt.device,
-            progress=lambda *_, at=iterations: attempt.report(at / cell.training.iterations),
+        )
+        share = iterations / cell.training.iterations
+        drawn = draw(
+            model,
+            cell.sampling.num_samples,
+            options,
+            progress=lambda *_, share=share: attempt.report(share),
         )
         y = drawn.values
-        evaluations.append(_measure(cell, data, y, baselines))
+        evaluations.append(reference.evaluate(y, baselines))
         if iterations < cell.training.iterations:
             write_json(path, evaluations[-1])
     folder = attempt.store.new_folder(cell)
@@ -250,7 +255,7 @@ def draw_data(cell: Cell, geometry: Geometry | None, sources: Sources) -> CellDa
     if cell.data.kind == "images":
         return _split_images(cell, sources)
 
-    def draw(purpose: str, count: int) -> tuple[Tensor, Tensor | None]:
+    def fresh(purpose: str, count: int) -> tuple[Tensor, Tensor | None]:
         drawn = read_data(
             cell.data,
             cell.family.shape,
@@ -261,7 +266,8 @@ def draw_data(cell: Cell, geometry: Geometry | None, sources: Sources) -> CellDa
         )
         return drawn.samples, drawn.vector
 
-    (x, vector), (test, _) = draw("train", cell.num_data), draw("test", cell.sampling.num_samples)
+    x, vector = fresh("train", cell.num_data)
+    test, _ = fresh("test", cell.sampling.num_samples)
     return CellData(x, test, vector=vector)
 
 
@@ -270,21 +276,18 @@ def _direction_seed(cell: Cell) -> int:
     return seed_of(cell, "directions" if span is None else f"direction {span[2]}")
 
 
-def cell_baselines(cell: Cell, data: CellData) -> Baselines:
-    """What the models of a cell are compared with: it depends on its data alone."""
-    return reference(
+def reference_of(cell: Cell, data: CellData) -> Reference:
+    """What the models of a cell are measured against: it depends on its data alone."""
+    return Reference(
         data.test,
-        data.train,
-        num_samples=cell.sampling.num_samples,
-        num_projections=_num_projections(cell),
+        train=data.train,
+        num_projections=cell.sampling.projections_per_dimension * math.prod(cell.family.shape),
         seed=seed_of(cell, "projections"),
         vector=data.vector,
+        bounded=cell.data.kind == "images",
         real_digits=data.train if str(cell.data) in DIGITS else None,
+        labels=data.labels,
     )
-
-
-def _num_projections(cell: Cell) -> int:
-    return cell.sampling.projections_per_dimension * math.prod(cell.family.shape)
 
 
 def read_source(
@@ -329,21 +332,6 @@ def _split_images(cell: Cell, sources: Sources) -> CellData:
         labels=None if labels is None else labels[:num_train],
         num_train=num_train,
         num_test=num_test,
-    )
-
-
-def _measure(cell: Cell, data: CellData, y: Tensor, baselines: Baselines) -> Evaluation:
-    return evaluate(
-        y,
-        data.test,
-        num_projections=_num_projections(cell),
-        seed=seed_of(cell, "projections"),
-        train=data.train,
-        baselines=baselines,
-        bounded=cell.data.kind == "images",
-        real_digits=data.train if str(cell.data) in DIGITS else None,
-        labels=data.labels,
-        vector=data.vector,
     )
 
 
