@@ -119,7 +119,9 @@ def sliced_wasserstein_to_gaussian(
         covariance: (D, D) of the target, positive semi-definite.
         vector: the direction `v` of a target `N(0, D v v^T)`, as in `rank_one`; this or
             `covariance`.
-        num_projections, projections, seed: as in `sliced_wasserstein`.
+        num_projections: as in `sliced_wasserstein`.
+        projections: as in `sliced_wasserstein`.
+        seed: as in `sliced_wasserstein`.
     """
     y, shape = _samples(y, "y")
     factor = _factor(covariance, vector, y.shape[1]).to(y.dtype)
@@ -149,7 +151,8 @@ def max_sliced_wasserstein(
     In high dimensions random directions miss it by far (Deshpande et al., 2019).
 
     Args:
-        x, y: (N, *shape) and (M, *shape).
+        x: (N, *shape).
+        y: (M, *shape).
         num_projections: random directions to choose starts from; 64 D if not given.
         num_starts: how many of the best to start from.
         num_steps: of ascent, at most.
