@@ -27,9 +27,13 @@ def column(title: str, **options: Any) -> Any:
 
 
 def titles(rows: Sequence[Row]) -> dict[str, str]:
-    """The columns in which at least one row has something, by the name of their field."""
+    """The columns in which at least one row has something, by the name of their field.
+
+    What a row shares with other tables (keyword-only fields, of its base) comes last.
+    """
     found: dict[str, str] = {}
-    for field in (f for row in rows for f in dataclasses.fields(row)):
+    fields = (f for row in rows for f in dataclasses.fields(row))
+    for field in sorted(fields, key=lambda field: bool(field.kw_only)):
         found.setdefault(field.name, field.metadata.get("title", field.name.replace("_", " ")))
     return {
         name: title

@@ -14,9 +14,8 @@ import torch
 from torch import Tensor
 
 from sads.data.spec import ENDS, OWN_GEOMETRY, DataSpec, sphere_directions
-from sads.estimates import Estimate, mean_estimate
 from sads.experiments.figures.figure import Context, Figure, Outcome, note_cells
-from sads.experiments.figures.states import baseline_cells, gate, note_states
+from sads.experiments.figures.states import ScoreRow, gate, note_states, score_cells
 from sads.experiments.records import Record
 from sads.experiments.run import seed_of
 from sads.experiments.spec import Cell, GeometrySpec, cell_of
@@ -24,7 +23,7 @@ from sads.experiments.store import Store
 from sads.experiments.verdict import Claim, judge, paired_difference, sign_flip_test
 from sads.geometry.result import Geometry
 from sads.table1 import SPHERE, Sampling, Training
-from sads.tables import Row, column, format_value
+from sads.tables import column, format_value
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure as Picture
@@ -51,21 +50,13 @@ SHOWN = 1000  # samples of the first seed that are kept for the picture
 
 
 @dataclass(frozen=True)
-class Sphere(Row):
+class Sphere(ScoreRow):
     """One of the two spheres, over all seeds; its shape is that of the first."""
 
     sphere: str
-    seeds: int
-    sw2: Estimate = column("SW2")
-    msw2: Estimate = column("MSW2")
     radius: float = column("radius / true, first seed")
     spread: float = column("its spread")
     off: float = column("off the subspace / radius")
-    zeros: float | None = None
-    mean: float | None = None
-    gaussian: float | None = column("Gaussian", default=None)
-    real: float | None = column("real against real", default=None)
-    state: str = ""
 
 
 def all_cells(context: Context) -> dict[tuple[int, str], Cell]:
@@ -115,13 +106,10 @@ def _row(end: str, records: Sequence[Record], sphere: Tensor) -> Sphere:
     radii = sphere[:, :3].norm(dim=1) / RADIUS
     return Sphere(
         sphere=end,
-        seeds=len(records),
-        sw2=mean_estimate([r.last.sw2 for r in records]),
-        msw2=mean_estimate([r.last.msw2 for r in records]),
         radius=float(radii.mean()),
         spread=float(radii.std()),
         off=float(sphere[:, 3].mean()) / RADIUS,
-        **baseline_cells([r.last for r in records], "sw2"),
+        **score_cells([r.last for r in records], "sw2"),
     )
 
 

@@ -1,7 +1,7 @@
 """Figure 2: MSW2 of an iDDPM for data along every vector of five bases."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import KW_ONLY, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -11,6 +11,7 @@ from sads.data.bases import BASES, FREQUENCY_BASES, basis
 from sads.data.spec import DataSpec
 from sads.experiments.figures.figure import Context, Figure, Outcome, note_cells
 from sads.experiments.figures.states import (
+    BaselineRow,
     baseline_cells,
     baseline_lines,
     describe_states,
@@ -30,7 +31,7 @@ from sads.experiments.verdict import (
     untested,
 )
 from sads.table1 import CNN, IDDPM, Sampling, Training
-from sads.tables import Row, column
+from sads.tables import column
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure as Picture
@@ -60,7 +61,7 @@ Array = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
-class BasisRow(Row):
+class BasisRow(BaselineRow):
     """MSW2 over the vectors of one basis, and over the groups that the paper speaks of."""
 
     basis: str
@@ -72,11 +73,8 @@ class BasisRow(Row):
     high: float | None = None
     border: float | None = None  # pixels
     inside: float | None = None
+    _: KW_ONLY
     zeros: float | None = column("MSW2 of zeros", default=None)
-    mean: float | None = None
-    gaussian: float | None = column("Gaussian", default=None)
-    real: float | None = column("real against real", default=None)
-    state: str = ""
 
 
 def all_cells(context: Context) -> dict[tuple[int, str, int], Cell]:

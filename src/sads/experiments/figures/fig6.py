@@ -6,15 +6,22 @@ cluster's subspace, and every seed trains on another vector of it.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import KW_ONLY, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from sads.data.spec import DataSpec
-from sads.estimates import Estimate, mean_estimate
+from sads.estimates import Estimate
 from sads.experiments.figures.figure import Context, Figure, Outcome, note_cells
-from sads.experiments.figures.states import baseline_cells, baseline_lines, gate, note_states
+from sads.experiments.figures.states import (
+    ScoreRow,
+    baseline_lines,
+    gate,
+    mean_known,
+    note_states,
+    score_cells,
+)
 from sads.experiments.records import Record
 from sads.experiments.spec import Cell, GeometrySpec, cell_of
 from sads.experiments.verdict import (
@@ -27,7 +34,7 @@ from sads.experiments.verdict import (
 from sads.geometry.directions import EQUAL, Directions
 from sads.geometry.result import Geometry
 from sads.table1 import DIT_2, DIT_4, FIGURE6_RANKS, IDDPM, Column, Sampling, Training
-from sads.tables import Row, column
+from sads.tables import column
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure as Picture
@@ -70,22 +77,16 @@ RANKS = {"smoke": (0, 127, 255), "laptop": FIGURE6_RANKS, "paper": FIGURE6_RANKS
 
 
 @dataclass(frozen=True)
-class Point(Row):
+class Point(ScoreRow):
     """One direction of a panel, over all seeds."""
 
     panel: str
     rank: int
     eigenvalue: Estimate
     cluster_of: int  # 1 for an individual direction
-    seeds: int
-    msw2: Estimate = column("MSW2")
-    sw2: Estimate = column("SW2")
     along: Estimate | None = column("W2 along v", default=None)
+    _: KW_ONLY
     zeros: float | None = column("MSW2 of zeros", default=None)
-    mean: float | None = None
-    gaussian: float | None = column("Gaussian", default=None)
-    real: float | None = column("real against real", default=None)
-    state: str = ""
 
 
 Cells = Mapping[tuple[int, int], Cell]
@@ -142,18 +143,9 @@ def _row(panel: str, rank: int, done: Done, directions: Directions) -> Point:
         rank=rank,
         eigenvalue=directions.eigenvalue(rank),
         cluster_of=1 if cluster is None else len(cluster),
-        seeds=len(records),
-        msw2=mean_estimate([r.last.msw2 for r in records]),
-        sw2=mean_estimate([r.last.sw2 for r in records]),
-        along=_mean([r.last.along for r in records]),
-        **baseline_cells([r.last for r in records], "msw2"),
+        along=mean_known(r.last.along for r in records),
+        **score_cells([r.last for r in records], "msw2"),
     )
-
-
-def _mean(values: Sequence[float | None]) -> Estimate | None:
-    """Over those that are known: older records are not measured along their vector."""
-    known = [value for value in values if value is not None]
-    return mean_estimate(known) if known else None
 
 
 def judge_panel(panel: str, done: Done, directions: Directions) -> Claim:

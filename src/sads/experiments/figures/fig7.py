@@ -11,21 +11,20 @@ import numpy as np
 from torch import Tensor
 
 from sads.estimates import Estimate, mean_estimate
-from sads.experiments.figures.figure import Context, Figure, Outcome, note_cells
+from sads.experiments.figures.figure import Context, Figure, Outcome
 from sads.experiments.figures.rotated_images import (
     EXTREMES,
     NAMES,
     PANELS,
     available,
-    panel_cells,
-    whole_seeds,
+    cells,
+    finished_seeds,
 )
-from sads.experiments.figures.states import baseline_cells, gate, note_states
+from sads.experiments.figures.states import ScoreRow, gate, mean_known, score_cells
 from sads.experiments.records import Record
-from sads.experiments.spec import Cell
 from sads.experiments.verdict import Claim, judge, paired_difference, sign_flip_test
 from sads.pipeline import DigitShares
-from sads.tables import Row, column, format_value
+from sads.tables import column, format_value
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure as Picture
@@ -35,47 +34,30 @@ TITLES = {"min": "$W_{min}$", "identity": "no rotation", "max": "$W_{max}$"}
 
 
 @dataclass(frozen=True)
-class Samples(Row):
+class Rotated(ScoreRow):
     """The samples behind one rotation, over all seeds."""
 
     data: str
     rotation: str
-    seeds: int
     alpha: float
-    sw2: Estimate = column("SW2")
-    msw2: Estimate = column("MSW2")
     without_digit: Estimate | None = None
     share_of_ones: Estimate | None = None
     class_entropy: Estimate | None = None
     gaussian_without_digit: Estimate | None = column("without digit, Gaussian", default=None)
     out_of_range: Estimate | None = column("values out of range", default=None)
-    zeros: float | None = None
-    mean: float | None = None
-    gaussian: float | None = column("Gaussian", default=None)
-    real: float | None = column("real against real", default=None)
-    state: str = ""
-
-
-def cells(context: Context) -> list[Cell]:
-    there, _ = available(context)
-    return [c for name in there for c in panel_cells(context, name).values()]
 
 
 def draw(context: Context) -> Outcome:
     there, notes = available(context)
     pictures: dict[str, Picture] = {}
     claims: list[Claim] = []
-    table: list[Samples] = []
+    table: list[Rotated] = []
     for name in there:
-        chosen = panel_cells(context, name)
-        done = context.finished(chosen)
-        kinds = PANELS[context.scale][name].rotations
-        seeds = whole_seeds(done, kinds)
+        done, seeds = finished_seeds(context, name, notes)
         if not seeds or seeds[0] != 0:
             notes.append(f"{name}: the first seed is not finished")
             continue
-        notes += note_cells(done.values(), len(chosen), context.layers, name)
-        notes += note_states(done.values(), name)
+        kinds = PANELS[context.scale][name].rotations
         records = {kind: [done[seed, kind] for seed in seeds] for kind in kinds}
         rows = [_row(name, kind, records[kind]) for kind in kinds]
         table += rows
@@ -87,7 +69,7 @@ def draw(context: Context) -> Outcome:
     return Outcome(pictures, table, context.tested(claims), notes)
 
 
-def _row(name: str, kind: str, records: Sequence[Record]) -> Samples:
+def _row(name: str, kind: str, records: Sequence[Record]) -> Rotated:
     judged = [r.last.digits for r in records if r.last.digits is not None]
     labelled = [digits for digits in judged if digits.classes]
 
@@ -96,27 +78,19 @@ def _row(name: str, kind: str, records: Sequence[Record]) -> Samples:
     ) -> Estimate | None:
         return mean_estimate([number(d) for d in digits]) if digits else None
 
-    return Samples(
+    return Rotated(
         data=name,
         rotation=kind,
-        seeds=len(records),
         alpha=records[0].facts.alpha.value,
-        sw2=mean_estimate([r.last.sw2 for r in records]),
-        msw2=mean_estimate([r.last.msw2 for r in records]),
         without_digit=mean(judged, lambda d: d.without_digit),
         share_of_ones=mean(labelled, lambda d: d.share_of(1)),
         class_entropy=mean(labelled, lambda d: d.entropy or 0.0),
-        gaussian_without_digit=_mean_known(
-            [r.last.baselines.without_digit for r in records if r.last.baselines is not None]
+        gaussian_without_digit=mean_known(
+            r.last.baselines.without_digit for r in records if r.last.baselines is not None
         ),
-        out_of_range=_mean_known([r.last.out_of_range for r in records]),
-        **baseline_cells([r.last for r in records], "sw2"),
+        out_of_range=mean_known(r.last.out_of_range for r in records),
+        **score_cells([r.last for r in records], "sw2"),
     )
-
-
-def _mean_known(values: Sequence[float | None]) -> Estimate | None:
-    known = [value for value in values if value is not None]
-    return mean_estimate(known) if known else None
 
 
 def judge_digits(name: str, records: Mapping[str, Sequence[Record]]) -> list[Claim]:
@@ -157,7 +131,7 @@ def judge_digits(name: str, records: Mapping[str, Sequence[Record]]) -> list[Cla
 
 
 def plot_samples(
-    name: str, samples: Mapping[str, Tensor], rows: Sequence[Samples], updates: int
+    name: str, samples: Mapping[str, Tensor], rows: Sequence[Rotated], updates: int
 ) -> "Picture":
     """A grid of samples for each rotation, as they come, on the scale of the data.
 

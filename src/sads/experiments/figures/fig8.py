@@ -11,19 +11,18 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from sads.estimates import Estimate, mean_estimate
-from sads.experiments.figures.figure import Context, Figure, Outcome, note_cells
+from sads.estimates import Estimate
+from sads.experiments.figures.figure import Context, Figure, Outcome
 from sads.experiments.figures.rotated_images import (
     EXTREMES,
     NAMES,
     PANELS,
     Done,
     available,
-    panel_cells,
-    whole_seeds,
+    cells,
+    finished_seeds,
 )
-from sads.experiments.figures.states import baseline_cells, baseline_lines, gate, note_states
-from sads.experiments.spec import Cell
+from sads.experiments.figures.states import ScoreRow, baseline_lines, gate, score_cells
 from sads.experiments.verdict import (
     Claim,
     correlation_over_units,
@@ -34,7 +33,6 @@ from sads.experiments.verdict import (
     within_test,
 )
 from sads.pipeline import Evaluation
-from sads.tables import Row, column
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure as Picture
@@ -45,22 +43,14 @@ Array = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
-class Stage(Row):
+class Stage(ScoreRow):
     """A rotation after some updates, over all seeds."""
 
     data: str
     rotation: str
     alpha: float
     updates: int
-    seeds: int
-    sw2: Estimate = column("SW2")
-    msw2: Estimate = column("MSW2")
     beats_identity: str | None = None
-    zeros: float | None = None
-    mean: float | None = None
-    gaussian: float | None = column("Gaussian", default=None)
-    real: float | None = column("real against real", default=None)
-    state: str = ""
 
     @property
     def failed(self) -> bool:
@@ -113,27 +103,17 @@ class Curves:
         return len(self.sw2[self.kinds[0]])
 
 
-def cells(context: Context) -> list[Cell]:
-    there, _ = available(context)
-    return [c for name in there for c in panel_cells(context, name).values()]
-
-
 def draw(context: Context) -> Outcome:
     there, notes = available(context)
     pictures: dict[str, Picture] = {}
     claims: list[Claim] = []
     table: list[Stage] = []
     for name in there:
-        chosen = panel_cells(context, name)
-        done = context.finished(chosen)
-        kinds = PANELS[context.scale][name].rotations
-        seeds = whole_seeds(done, kinds)
+        done, seeds = finished_seeds(context, name, notes)
         if not seeds:
             notes.append(f"{name}: no seed is finished")
             continue
-        notes += note_cells(done.values(), len(chosen), context.layers, name)
-        notes += note_states(done.values(), name)
-        curves = Curves.of(name, done, seeds, kinds)
+        curves = Curves.of(name, done, seeds, PANELS[context.scale][name].rotations)
         rows = stages(curves)
         table += rows
         claims += judge_curves(curves)
@@ -155,13 +135,10 @@ def stages(curves: Curves) -> list[Stage]:
                     rotation=kind,
                     alpha=curves.alphas[kind],
                     updates=updates,
-                    seeds=curves.num_seeds,
-                    sw2=mean_estimate(curves.sw2[kind][:, stage]),
-                    msw2=mean_estimate(curves.msw2[kind][:, stage]),
                     beats_identity=None
                     if kind == "identity"
                     else f"{better.sum()} of {len(better)}",
-                    **baseline_cells(curves.at([kind], stage), "sw2"),
+                    **score_cells(curves.at([kind], stage), "sw2"),
                 )
             )
     return rows

@@ -4,7 +4,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from sads.data.spec import DataSpec
-from sads.experiments.figures.figure import Context
+from sads.experiments.figures.figure import Context, note_cells
+from sads.experiments.figures.states import note_states
 from sads.experiments.records import Record
 from sads.experiments.run import digest_images, read_source
 from sads.experiments.spec import Cell, cell_of
@@ -153,6 +154,26 @@ def panel_cells(
         for kind in panel.rotations
         if rotations is None or kind in rotations
     }
+
+
+def cells(context: Context) -> list[Cell]:
+    """The cells of all panels whose images are known."""
+    there, _ = available(context)
+    return [cell for name in there for cell in panel_cells(context, name).values()]
+
+
+def finished_seeds(context: Context, name: str, notes: list[str]) -> tuple[Done, list[int]]:
+    """The records of a panel, and the seeds for which all of its rotations are finished.
+
+    What a reader must know of the records is added to the notes.
+    """
+    chosen = panel_cells(context, name)
+    done = context.finished(chosen)
+    seeds = whole_seeds(done, PANELS[context.scale][name].rotations)
+    if seeds:
+        notes += note_cells(done.values(), len(chosen), context.layers, name)
+        notes += note_states(done.values(), name)
+    return done, seeds
 
 
 def whole_seeds(done: Done, rotations: tuple[str, ...]) -> list[int]:

@@ -2,12 +2,15 @@
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from sads.estimates import Estimate, mean_estimate
 from sads.experiments.records import Record
 from sads.pipeline import Evaluation
+from sads.tables import Row, column
 
 if TYPE_CHECKING:
     from sads.metrics.baselines import Distance
@@ -57,6 +60,46 @@ def note_states(records: Collection[Record], panel: str = "") -> list[str]:
     """The same as a note of a figure, or of one of its panels."""
     reason = gate([record.last for record in records])
     return [f"{panel}: {reason}" if panel else reason] if reason else []
+
+
+@dataclass(frozen=True, kw_only=True)
+class BaselineRow(Row):
+    """A row of a table with what doing nothing would score: the fields of `baseline_cells`."""
+
+    zeros: float | None = None
+    mean: float | None = None
+    gaussian: float | None = column("Gaussian", default=None)
+    real: float | None = column("real against real", default=None)
+    state: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class DistanceRow(Row):
+    """A row of a table with the distances of models over several seeds."""
+
+    seeds: int
+    sw2: Estimate = column("SW2")
+    msw2: Estimate = column("MSW2")
+
+
+class ScoreRow(BaselineRow, DistanceRow):
+    """A row with both, the distances first: the fields of `score_cells`."""
+
+
+def score_cells(evaluations: Sequence[Evaluation], metric: str) -> dict[str, Any]:
+    """All that a `ScoreRow` has beyond its own fields, from an evaluation of every seed."""
+    return {
+        "seeds": len(evaluations),
+        "sw2": mean_estimate([e.sw2 for e in evaluations]),
+        "msw2": mean_estimate([e.msw2 for e in evaluations]),
+        **baseline_cells(evaluations, metric),
+    }
+
+
+def mean_known(values: Iterable[float | None]) -> Estimate | None:
+    """The mean of those that are known; older records do not have every number."""
+    known = [value for value in values if value is not None]
+    return mean_estimate(known) if known else None
 
 
 def baseline_cells(evaluations: Sequence[Evaluation], metric: str) -> dict[str, Any]:
