@@ -3,7 +3,7 @@ PYTHON ?= python3.11
 BIN := .venv/bin
 STAMP := .venv/.installed
 
-.PHONY: demo test test-fragile check docs dist clean
+.PHONY: demo test test-fragile check browser docs dist clean
 
 $(STAMP): pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
@@ -21,6 +21,11 @@ test: check
 
 test-fragile: $(STAMP)
 	$(BIN)/python -m pytest -m fragile
+
+# Chromium, for the tests that open reports in it; without it they are skipped.
+browser:
+	command -v chromium || command -v chromium-browser || command -v google-chrome || \
+		(apt-get update -qq && apt-get install -y -qq --no-install-recommends chromium)
 
 check: $(STAMP)
 	$(BIN)/ruff format --check .

@@ -14,7 +14,7 @@ def _interrupt(*_: object) -> None:
 # A handler of our own, because a command gives such a one back at its end.
 signal.signal(signal.SIGINT, _interrupt)
 
-pytest_plugins = ["commands", "killing"]
+pytest_plugins = ["browsing", "commands", "killing"]
 
 
 @pytest.fixture(scope="module")

@@ -39,6 +39,7 @@ if TYPE_CHECKING:
         sliced_wasserstein_to_gaussian,
     )
     from sads.probes import Probe, probe
+    from sads.report.build import write_report
     from sads.rotations.alignment import Alignment, DataSpectrum, Pairing, alignment, pair, rotation
     from sads.rotations.rotated_data import RotatedDataset, rotate_collate
     from sads.rotations.rotation import Rotation, load_rotation
@@ -98,6 +99,7 @@ _HOMES = {
     "sphere": "sads.data.synthetic",
     "structure": "sads.theory.propositions",
     "train": "sads.diffusion.train",
+    "write_report": "sads.report.build",
 }
 __all__ = [
     "Alignment",
@@ -153,6 +155,7 @@ __all__ = [
     "structure",
     "theory",
     "train",
+    "write_report",
 ]
 
 

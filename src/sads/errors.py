@@ -134,6 +134,10 @@ class RayClusterError(SadsError):
     """A Ray cluster that does not answer, or cannot run what was asked."""
 
 
+class ReportError(SadsError):
+    """Something that no report can be made of, or a report that cannot be written."""
+
+
 class InterruptedEstimate(KeyboardInterrupt):
     """Ctrl-C during an estimate; `geometry` is that of the networks so far, or None.
 

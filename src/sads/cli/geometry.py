@@ -1,6 +1,5 @@
 """`sads geometry`: the average geometry of untrained networks and its directions."""
 
-import math
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -22,6 +21,7 @@ from sads.cli.options import (
     Seed,
     Shape,
     ValueRange,
+    WithReport,
 )
 from sads.cli.printing import (
     print_line,
@@ -30,6 +30,7 @@ from sads.cli.printing import (
     progress_bar,
 )
 from sads.cli.reading import read_family, read_probe
+from sads.cli.report import REPORT, add_report
 from sads.errors import InterruptedEstimate
 from sads.estimates import Estimate
 from sads.shapes import format_shape
@@ -55,7 +56,7 @@ EXAMPLES = """
 
 - `sads geometry iddpm --probe my_probe.py:Probe` (a class with a method `draw`)
 """
-FILES = ("geometry.safetensors", "geometry.json", "spectrum.png", "directions.png")
+FILES = ("geometry.safetensors", "geometry.json", "spectrum.png", "directions.png", REPORT)
 PARTIAL = "geometry.partial.safetensors"
 
 
@@ -90,6 +91,7 @@ def geometry(
     ] = "error",
     device: Device = "cpu",
     out: NewFolder = None,
+    report: WithReport = False,
     as_json: AsJson = False,
 ) -> None:
     """The average geometry of untrained networks, its directions, and how sure they are.
@@ -126,8 +128,11 @@ def geometry(
         if interrupted.geometry is None:
             raise
         result = interrupted.geometry
-    summary = write_geometry(result, folder)
+    report = report and not result.provenance.interrupted
+    summary = write_geometry(result, folder, report)
     if not result.provenance.interrupted:
+        if report:
+            add_report(folder, quiet=as_json)
         finish(folder)
         (folder / PARTIAL).unlink(missing_ok=True)
     if as_json:
@@ -171,10 +176,15 @@ class GeometrySummary:
     files: dict[str, Path]
 
 
-def write_geometry(result: "Geometry", folder: Path) -> GeometrySummary:
-    """Write a geometry with its pictures; returns the summary that is written as JSON."""
+def write_geometry(result: "Geometry", folder: Path, report: bool = False) -> GeometrySummary:
+    """Write a geometry with its pictures; returns the summary that is written as JSON.
+
+    Args:
+        report: whether there will also be a report.
+    """
     from sads.files import write_json
     from sads.geometry.estimate import is_settled
+    from sads.geometry.summary import why_unknown
     from sads.plots.geometry import plot_directions, plot_spectrum
     from sads.plots.style import save
 
@@ -206,6 +216,7 @@ def write_geometry(result: "Geometry", folder: Path) -> GeometrySummary:
             "spectrum": save(plot_spectrum(result, directions), folder / "spectrum.png"),
             "directions": save(plot_directions(result, directions), folder / "directions.png"),
             "json": folder / "geometry.json",
+            **({"report": folder / REPORT} if report else {}),
         },
     )
     write_json(summary.files["json"], summary)
@@ -213,52 +224,14 @@ def write_geometry(result: "Geometry", folder: Path) -> GeometrySummary:
 
 
 def print_geometry(result: "Geometry", summary: GeometrySummary) -> None:
-    reasons = [cluster.reason for cluster in summary.clusters]
-    counts = {reason: reasons.count(reason) for reason in ("multiplicity", "equal", "unresolved")}
-    condition = summary.condition_number
-    print_rows(
-        {
-            "dimension": f"{summary.dimension:,}",
-            "networks": describe_networks(result),
-            "seconds": f"{summary.seconds:.2f}",
-            "estimator": summary.estimator,
-            "largest eigenvalue": str(summary.largest),
-            "smallest eigenvalue": str(summary.smallest),
-            "condition number": f"infinite: rank {summary.rank}"
-            if condition is None
-            else f"{condition:,.0f}",
-            "effective rank": f"{summary.effective_rank:.1f}",
-            "whitened error": f"{summary.whitened_error:.2%}"
-            if math.isfinite(summary.whitened_error)
-            else "not known",
-            "resolved directions": f"{summary.resolved} of {summary.dimension} "
-            f"(to {summary.tolerance:g} rad)",
-            "clusters": ", ".join(f"{n} {k}" for k, n in counts.items() if n) or "none",
-        }
-    )
+    from sads.geometry.summary import describe
+
+    print_rows(describe(result))
     if summary.errors_unknown:
         print_line(f"errors are not known (± ?): {summary.errors_unknown}")
     print_written(*summary.files.values())
     for note in result.provenance.notes:
         print_line(f"note: {note}")
-
-
-def describe_networks(result: "Geometry") -> str:
-    if result.exact:
-        return "none needed: exact"
-    part = " (interrupted: a part)" if result.provenance.interrupted else ""
-    return f"{result.num_networks:,}{part}"
-
-
-def why_unknown(result: "Geometry") -> str | None:
-    """Why the errors of this geometry, or of some of its eigenvalues, are not known."""
-    unknown = int(result.directions().value_errors.isinf().sum())
-    if result.errors_unknown or not unknown:
-        return result.errors_unknown
-    return (
-        f"those of {unknown:,} of {result.dimension:,} eigenvalues, for which "
-        "there are too few networks; draw more"
-    )
 
 
 def folder_stem(family: "ScoreFamily", probe: str = "zero") -> str:

@@ -37,6 +37,9 @@ NetworkOptions = Annotated[
 Prediction = Annotated[
     str, typer.Option(help="What the network predicts: epsilon, score, x0 or v.")
 ]
+WithReport = Annotated[
+    bool, typer.Option("--report", help="Also write report.html, a page to explore.")
+]
 Resize = Annotated[
     bool, typer.Option("--resize", help="Resize, crop and recolour images to the shape.")
 ]

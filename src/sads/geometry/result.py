@@ -108,6 +108,18 @@ class Geometry:
         return f"Geometry({name}, {self.num_networks:,} networks, {self.estimator})"
 
     @property
+    def label(self) -> str:
+        """What to call it: `dit/2 1x16x16, exact`, with what tells it from others of its name."""
+        name = str(self.provenance.family.get("name", "unnamed"))
+        options = self.provenance.family.get("options", {})
+        if "patch_size" in options:
+            name = f"{name}/{options['patch_size']}"
+        if options.get("resample", "nearest") != "nearest":
+            name = f"{name} ({options['resample']})"
+        size = "exact" if self.exact else f"{self.num_networks:,} networks"
+        return f"{name} {format_shape(self.shape)}, {size}"
+
+    @property
     def dimension(self) -> int:
         """D."""
         return self.lift.dimension

@@ -17,7 +17,6 @@ from torch import Tensor
 from sads.errors import printable
 from sads.files import replacing
 from sads.geometry.result import Geometry
-from sads.shapes import format_shape
 
 INK, BLUE, ORANGE, GREY = "#1b1f24", "#2563a8", "#d9730d", "#b4bac2"
 LONGEST = 60  # characters of a name from outside
@@ -63,15 +62,8 @@ def as_text(name: object, longest: int = LONGEST) -> str:
 
 
 def title_of(geometry: Geometry) -> str:
-    """`iDDPM 1x16x16, 1,024 networks` and the like."""
-    name = as_text(geometry.provenance.family.get("name", "unnamed"))
-    options = geometry.provenance.family.get("options", {})
-    if "patch_size" in options:
-        name = f"{name}/{as_text(options['patch_size'])}"
-    if options.get("resample", "nearest") != "nearest":
-        name = f"{name} ({as_text(options['resample'])})"
-    size = "exact" if geometry.exact else f"{geometry.num_networks:,} networks"
-    return f"{name}  {format_shape(geometry.shape)}, {size}"
+    """`iddpm 1x16x16, 1,024 networks` and the like."""
+    return as_text(geometry.label, 2 * LONGEST)
 
 
 def show_vector(axes: Axes, vector: Tensor) -> None:

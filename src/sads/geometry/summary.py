@@ -1,0 +1,89 @@
+"""A geometry in words: what commands print, notebooks show and reports begin with."""
+
+import json
+import math
+import shlex
+from collections.abc import Mapping
+from typing import Any
+
+from sads.families import ARCHITECTURES
+from sads.geometry.result import Geometry
+from sads.shapes import format_shape
+
+REASONS = ("multiplicity", "equal", "unresolved")  # of clusters
+
+
+def describe(geometry: Geometry) -> dict[str, str]:
+    """Names and values, of which nothing depends on the moment but the seconds."""
+    directions = geometry.directions()
+    reasons = [cluster.reason for cluster in directions.clusters]
+    counts = {reason: reasons.count(reason) for reason in REASONS}
+    error = geometry.whitened_error()
+    rank = geometry.rank
+    return {
+        "dimension": f"{geometry.dimension:,}",
+        "networks": describe_networks(geometry),
+        "seconds": f"{geometry.provenance.seconds:.2f}",
+        "estimator": geometry.estimator,
+        "largest eigenvalue": str(directions.eigenvalue(0)),
+        "smallest eigenvalue": str(directions.eigenvalue(-1)),
+        "condition number": f"{geometry.condition_number:,.0f}"
+        if rank == geometry.dimension
+        else f"infinite: rank {rank}",
+        "effective rank": f"{geometry.effective_rank:.1f}",
+        "whitened error": f"{error:.2%}" if math.isfinite(error) else "not known",
+        "resolved directions": f"{int(directions.resolved.sum())} of {geometry.dimension} "
+        f"(to {directions.tolerance:g} rad)",
+        "clusters": ", ".join(f"{n} {k}" for k, n in counts.items() if n) or "none",
+    }
+
+
+def describe_networks(geometry: Geometry) -> str:
+    if geometry.exact:
+        return "none needed: exact"
+    part = " (interrupted: a part)" if geometry.provenance.interrupted else ""
+    return f"{geometry.num_networks:,}{part}"
+
+
+def why_unknown(geometry: Geometry) -> str | None:
+    """Why the errors of this geometry, or of some of its eigenvalues, are not known."""
+    unknown = int(geometry.directions().value_errors.isinf().sum())
+    if geometry.errors_unknown or not unknown:
+        return geometry.errors_unknown
+    return (
+        f"those of {unknown:,} of {geometry.dimension:,} eigenvalues, for which "
+        "there are too few networks; draw more"
+    )
+
+
+def command_of(geometry: Geometry) -> str | None:
+    """The command that makes a geometry again; None if it is not of a family known by name."""
+    made, family = geometry.provenance, geometry.provenance.family
+    drawn = sorted(made.draws)
+    seeds = {seed for seed, _, _ in drawn}
+    known = family.get("name") in ARCHITECTURES and made.probe.get("name") == "zero"
+    if not known or made.interrupted or len(seeds) > 1 or family.get("skip"):
+        return None
+    words = ["sads", "geometry", str(family["name"]), "--shape", format_shape(geometry.shape)]
+    for key, value in _mapping(family.get("options")).items():
+        words += ["-o", f"{key}={value if isinstance(value, str) else _compact(value)}"]
+    if drawn:
+        words += ["--networks", str(geometry.num_networks), "--seed", str(min(seeds))]
+    if family.get("prediction", "epsilon") != "epsilon":
+        words += ["--prediction", str(family["prediction"])]
+    schedule = _mapping(family.get("schedule")).get("name", "linear")
+    if schedule != "linear":
+        words += ["--schedule", str(schedule)]
+    if made.estimator in ("outer-product", "monte-carlo"):
+        words += ["--estimator", made.estimator]
+    if made.zero_readout != "error":
+        words += ["--zero-readout", made.zero_readout]
+    return shlex.join(words)
+
+
+def _mapping(content: Any) -> Mapping[str, Any]:
+    return content if isinstance(content, Mapping) else {}
+
+
+def _compact(value: Any) -> str:
+    return json.dumps(value, separators=(",", ":"))

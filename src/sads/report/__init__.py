@@ -1,0 +1,1 @@
+"""Reports: one HTML file a result, that people open, explore and send to each other."""

@@ -1,0 +1,87 @@
+"""From results, in memory or in files, to the sections of a page."""
+
+import os
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from sads.arguments import as_path, check_count
+from sads.errors import InvalidArgumentError, ReportError
+from sads.geometry.result import Geometry
+from sads.report.comparison import Compared, comparison_section
+from sads.report.geometry import basis_energies, geometry_section
+from sads.report.page import Section, check_new, make_page, write_page
+from sads.report.sources import GeometrySource, Source, read_source
+
+SHRINK = "show fewer directions with --directions 200 (max_directions=200 in Python)"
+
+
+def write_report(
+    sources: Iterable[Geometry | str | os.PathLike[str]] | Geometry | str | os.PathLike[str],
+    path: str | os.PathLike[str],
+    *,
+    title: str | None = None,
+    max_directions: int | None = None,
+) -> Path:
+    """Write results as one HTML file that needs nothing else to be opened.
+
+    Args:
+        sources: geometries, or paths of what the commands wrote: a geometry, or the folder of
+            `sads geometry`, `align`, `train`, `evaluate`, `reproduce` or `atlas`. Several
+            geometries are compared.
+        path: of the file, which must not be there yet.
+        max_directions: how many directions of a geometry have pictures; all if not given.
+    """
+    if isinstance(sources, Geometry | str | os.PathLike):
+        sources = [sources]
+    if max_directions is not None and check_count("the number of directions", max_directions) < 3:
+        raise InvalidArgumentError(f"show at least 3 directions, not {max_directions}")
+    path = as_path(path)
+    check_new(path)
+    found = [result for source in sources for result in _read(source)]
+    if not found:
+        raise ReportError("there is nothing to report: give at least one result")
+    sections = make_sections(found, max_directions)
+    return write_page(make_page(title or _title(sections), sections), path, SHRINK)
+
+
+def make_sections(sources: Sequence[Source], max_directions: int | None = None) -> list[Section]:
+    """The sections of a page, a comparison first if there is something to compare."""
+    sections = []
+    compared = []
+    for number, source in enumerate(sources, start=1):
+        id = f"s{number}"
+        if isinstance(source, GeometrySource):
+            predictions = basis_energies(source.geometry)
+            compared.append(Compared(source.geometry, id, predictions[0].get("dct")))
+            sections.append(
+                geometry_section(
+                    source.geometry,
+                    id,
+                    predictions,
+                    command=source.command,
+                    max_directions=max_directions,
+                )
+            )
+    if len(compared) > 1:
+        sections.insert(0, comparison_section(compared, "comparison"))
+    return sections
+
+
+def _read(source: Geometry | str | os.PathLike[str]) -> list[Source]:
+    if isinstance(source, Geometry):
+        return [GeometrySource(source)]
+    return read_source(as_path(source))
+
+
+TITLES = {
+    "geometry": "The geometry of untrained networks",
+    "comparison": "Geometries compared",
+    "alignment": "Data in the geometry of a network",
+    "training": "A training run",
+    "paper": "The paper's claims",
+    "atlas": "An atlas of geometries",
+}
+
+
+def _title(sections: Sequence[Section]) -> str:
+    return TITLES[sections[0].kind]

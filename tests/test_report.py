@@ -1,0 +1,434 @@
+"""Reports: what is in the file, and what a browser makes of it."""
+
+import base64
+import io
+import json
+import re
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+import sads
+from browsing import Seen
+from commands import Sads
+from sads.errors import ReportError
+from sads.estimates import Estimate
+from sads.report import page as page_module
+from sads.report.build import make_sections, write_report
+from sads.report.comparison import by_frequency
+from sads.report.geometry import spread_ranks
+from sads.report.page import make_page
+from sads.report.sources import GeometrySource
+from sads.theory.predictions import predict
+
+Visit = Callable[..., Seen]
+HOSTILE = (
+    "</script><script>alert(1)</script><img src=x onerror=alert(1)>\"'\u202egnp.exe\u200f&amp;"
+)
+
+
+@pytest.fixture(scope="module")
+def geometry() -> sads.Geometry:
+    return sads.estimate_geometry(sads.family("iddpm", shape=(1, 8, 8)), num_networks=512)
+
+
+@pytest.fixture(scope="module")
+def dit() -> sads.Geometry:
+    return sads.estimate_geometry(sads.family("dit", shape=(1, 8, 8), patch_size=2))
+
+
+@pytest.fixture(scope="module")
+def color() -> sads.Geometry:
+    family = sads.family("cnn", shape=(3, 8, 8), channels=8)
+    return sads.estimate_geometry(family, num_networks=64)
+
+
+@pytest.fixture(scope="module")
+def pages(
+    tmp_path_factory: pytest.TempPathFactory,
+    geometry: sads.Geometry,
+    dit: sads.Geometry,
+    color: sads.Geometry,
+) -> dict[str, Path]:
+    """A report of each kind."""
+    folder = tmp_path_factory.mktemp("reports")
+    made = {
+        "geometry": [geometry],
+        "color": [color],
+        "comparison": [geometry, dit],
+    }
+    return {name: write_report(of, folder / f"{name}.html") for name, of in made.items()}
+
+
+def _pixels(page: Any, selector: str) -> np.ndarray:
+    """The colours of a canvas, (height, width, 3)."""
+    address = page.evaluate("(name) => document.querySelector(name).toDataURL()", selector)
+    file = io.BytesIO(base64.b64decode(address.partition(",")[2]))
+    return np.array(Image.open(file).convert("RGB")).astype(int)
+
+
+def _terms(page: Any) -> dict[str, str]:
+    names = page.locator("[data-terms] dt").all_inner_texts()
+    return dict(zip(names, page.locator("[data-terms] dd").all_inner_texts(), strict=True))
+
+
+def _check_direction(page: Any, geometry: sads.Geometry, index: int) -> None:
+    """The page shows the picture and the numbers of this direction."""
+    sad = geometry.directions()
+    vector = sad.vectors[index]
+    expected = (0.5 + vector[0] / vector.abs().max() / 2).numpy() * 255
+    assert np.abs(_pixels(page, "[data-vector]")[..., 0] - expected).max() <= 0.51
+    energy = np.fft.fftshift(np.abs(np.fft.fft2(vector[0].numpy())) ** 2)
+    brightest = np.unravel_index(energy.argmax(), energy.shape)
+    shown = _pixels(page, "[data-fourier]").sum(axis=2)
+    assert shown[brightest] == shown.max()
+    terms = _terms(page)
+    assert terms["rank"] == f"{index + 1} of {geometry.dimension}"
+    assert terms["eigenvalue"] == str(sad.eigenvalue(index))
+    low, high = int(sad.rank_low[index]) + 1, int(sad.rank_high[index]) + 1
+    assert terms["order"] == ("sure" if low == high else f"may be rank {low} to {high}")
+    cluster = sad.cluster_of(index)
+    if cluster is None:
+        assert terms["certificate"].startswith("resolved")
+        assert terms["angle error"].startswith(f"{sad.angle_errors[index]:.2g} rad")
+    else:
+        assert f"one of {len(cluster)} " in terms["certificate"]
+        assert f"ranks {cluster.start + 1} to {cluster.stop}:" in terms["certificate"]
+
+
+def test_stepping_by_mouse_keys_slider_and_search(
+    visit: Visit, pages: dict[str, Path], geometry: sads.Geometry
+) -> None:
+    seen = visit(pages["geometry"])
+    page = seen.page
+    _check_direction(page, geometry, 0)
+    slider = page.locator(".spectra input[type=range]")
+    slider.focus()
+    page.keyboard.press("ArrowRight")
+    page.keyboard.press("ArrowRight")
+    _check_direction(page, geometry, 2)
+    page.keyboard.press("End")
+    _check_direction(page, geometry, 63)
+    page.locator(".search input").fill("17")
+    page.keyboard.press("Enter")
+    _check_direction(page, geometry, 16)
+    page.locator("[data-step='1']").click()
+    _check_direction(page, geometry, 17)
+    chart = page.locator("#s1-spectrum svg").bounding_box()
+    across = chart["x"] + 60 + (chart["width"] - 76) * 39.5 / 64
+    page.mouse.move(across, chart["y"] + 100)  # to point at rank 40 shows it
+    _check_direction(page, geometry, 39)
+    page.mouse.move(chart["x"] + 100, chart["y"] + chart["height"] + 300)  # and no longer
+    _check_direction(page, geometry, 17)
+    page.mouse.click(across, chart["y"] + 100)
+    page.mouse.move(0, 0)
+    _check_direction(page, geometry, 39)
+    page.keyboard.press("ArrowLeft")  # the keys go on from where the mouse was
+    _check_direction(page, geometry, 38)
+    seen.check_quiet()
+
+
+def test_touch_and_a_narrow_screen(
+    visit: Visit, pages: dict[str, Path], geometry: sads.Geometry
+) -> None:
+    seen = visit(pages["geometry"], width=390, has_touch=True, is_mobile=True)
+    page = seen.page
+    assert page.evaluate("document.documentElement.scrollWidth") <= 390
+    page.locator("#s1-spectrum svg").scroll_into_view_if_needed()
+    chart = page.locator("#s1-spectrum svg").bounding_box()
+    across = chart["x"] + 60 + (chart["width"] - 76) * 11.5 / 64
+    page.touchscreen.tap(across, chart["y"] + 100)
+    _check_direction(page, geometry, 11)
+    seen.check_quiet()
+
+
+def test_the_spectrum_is_drawn_where_the_numbers_say(
+    visit: Visit, pages: dict[str, Path], geometry: sads.Geometry
+) -> None:
+    seen = visit(pages["geometry"])
+    read = """() => {
+      const svg = document.querySelector("#s1-spectrum svg");
+      const path = svg.querySelector("g[fill=none][stroke='var(--blue)'] path").getAttribute("d");
+      const points = path.slice(1).split("L").map((pair) => pair.split(",").map(Number));
+      const [x, y] = [svg.scale("x"), svg.scale("y")];
+      return points.map(([a, b]) => [x.invert(a), y.invert(b)]);
+    }"""
+    values = geometry.directions().values.numpy()
+    for tick in (True, False):  # logarithmic, and not
+        seen.page.locator("[data-log]").set_checked(tick)
+        ranks, drawn = np.array(seen.page.evaluate(read)).T
+        np.testing.assert_allclose(ranks, np.arange(1, 65), atol=1e-2)
+        np.testing.assert_allclose(drawn, values, rtol=1e-3, atol=0 if tick else 1e-2)
+    seen.check_quiet()
+
+
+def test_a_cluster_is_shown_as_a_subspace(
+    visit: Visit, pages: dict[str, Path], geometry: sads.Geometry
+) -> None:
+    cluster = next(c for c in geometry.directions().clusters if len(c) > 2)
+    seen = visit(pages["geometry"])
+    page = seen.page
+    page.locator(".search input").fill(str(cluster.start + 1))
+    page.keyboard.press("Enter")
+    members = geometry.directions().vectors[cluster.start : cluster.stop, 0]
+    where = members.square().sum(dim=0).numpy()
+    shown = _pixels(page, "[data-where]").sum(axis=2)
+    assert shown[np.unravel_index(where.argmax(), where.shape)] == shown.max()
+    page.locator("[data-turn]").fill("90")  # from the first member to the second
+    np.testing.assert_allclose(
+        _pixels(page, "[data-plane]")[..., 0],
+        (0.5 + members[1] / members[1].abs().max() / 2).numpy() * 255,
+        atol=0.51,
+    )
+    seen.check_quiet()
+
+
+def test_colours_and_channels(visit: Visit, pages: dict[str, Path], color: sads.Geometry) -> None:
+    seen = visit(pages["color"])
+    page = seen.page
+    vectors = color.directions().vectors
+    for index in (0, 1, 2, 100):
+        page.locator(".search input").fill(str(index + 1))
+        page.keyboard.press("Enter")
+        vector = vectors[index]
+        whole = ((0.5 + vector / vector.abs().max() / 2) * 255).permute(1, 2, 0).numpy()
+        page.locator("[data-channel]").select_option("all")
+        np.testing.assert_allclose(_pixels(page, "[data-vector]"), whole, atol=0.6)
+        page.locator("[data-channel]").select_option("1")
+        shown = _pixels(page, "[data-vector]")[..., 0]
+        np.testing.assert_allclose(shown, whole[..., 1], atol=0.6)
+    seen.check_quiet()
+
+
+def test_pointing_at_the_maps_of_bases(
+    visit: Visit, pages: dict[str, Path], geometry: sads.Geometry
+) -> None:
+    seen = visit(pages["geometry"])
+    page = seen.page
+    found = predict(geometry)
+    for name, prediction in found.items():
+        map_ = page.locator(f"#s1-{name} > canvas")
+        map_.scroll_into_view_if_needed()
+        map_.focus()
+        for _ in range(2):
+            page.keyboard.press("ArrowRight")
+        page.keyboard.press("ArrowDown")
+        index = int(prediction.basis.layout(np.arange(64))[1, 2])
+        text = page.locator(f"#s1-{name} output").inner_text()
+        assert str(prediction.basis.index[index]) in text
+        assert str(prediction.energies[index]) in text
+    seen.check_quiet()
+
+
+def test_numbers_can_be_saved(
+    visit: Visit, pages: dict[str, Path], geometry: sads.Geometry
+) -> None:
+    seen = visit(pages["geometry"], accept_downloads=True)
+    with seen.page.expect_download() as waiting:
+        seen.page.locator("#s1-spectrum [data-csv]").click()
+    head, *rows = Path(waiting.value.path()).read_text().splitlines()
+    assert head.startswith("rank,eigenvalue,eigenvalue error,angle error,resolved")
+    written = np.array([row.split(",")[1:3] for row in rows], dtype=float)
+    sad = geometry.directions()
+    np.testing.assert_array_equal(written[:, 0], sad.values)
+    np.testing.assert_array_equal(written[:, 1], sad.value_errors)
+    seen.check_quiet()
+
+
+def test_themes(visit: Visit, pages: dict[str, Path]) -> None:
+    seen = visit(pages["geometry"], color_scheme="light")
+    background = "getComputedStyle(document.body).backgroundColor"
+    light = seen.page.evaluate(background)
+    assert light == "rgb(255, 255, 255)"
+    seen.page.locator("#theme").select_option("dark")
+    dark = seen.page.evaluate(background)
+    assert dark != light
+    seen.check_accessible()  # contrast in the dark
+    seen.page.locator("#theme").select_option("auto")
+    assert seen.page.evaluate(background) == light
+    seen.page.emulate_media(color_scheme="dark")
+    assert seen.page.evaluate(background) == dark
+    seen.page.emulate_media(media="print")
+    assert seen.page.evaluate(background) == light
+    seen.check_quiet()
+
+
+@pytest.mark.parametrize("kind", ["geometry", "color", "comparison"])
+@pytest.mark.parametrize("width", [1280, 390])
+def test_every_page_is_quiet_accessible_and_fits(
+    visit: Visit, pages: dict[str, Path], kind: str, width: int
+) -> None:
+    seen = visit(pages[kind], width=width)
+    seen.check_accessible()
+    assert seen.page.evaluate("document.documentElement.scrollWidth") <= width
+    seen.check_quiet()
+
+
+def test_hostile_names_stay_text(
+    visit: Visit, geometry: sads.Geometry, dit: sads.Geometry, tmp_path: Path
+) -> None:
+    family = {**geometry.provenance.family, "name": HOSTILE, "options": {HOSTILE: HOSTILE}}
+    provenance = replace(geometry.provenance, family=family, notes=(HOSTILE,), readout=HOSTILE)
+    bad = replace(geometry, provenance=provenance)
+    sections = make_sections([GeometrySource(bad, f"sads {HOSTILE}"), GeometrySource(dit)])
+    page = make_page(HOSTILE, sections)
+    assert "\u202e" not in page
+    assert "\u200f" not in page
+    path = tmp_path / "hostile.html"
+    path.write_text(page)
+    seen = visit(path)
+    assert seen.page.title().startswith("</script><script>alert(1)")
+    assert seen.page.locator("img").count() == 0
+    assert seen.page.locator("#s1-command").inner_text().startswith("sads </script><script>")
+    seen.check_quiet()
+
+
+def test_a_foreign_script_would_not_run(
+    visit: Visit, pages: dict[str, Path], tmp_path: Path
+) -> None:
+    """The policy, not our escaping, is what is tried here."""
+    path = tmp_path / "injected.html"
+    body = "<script>document.title='run'</script><img src='https://example.org/x.png'></body>"
+    path.write_text(pages["geometry"].read_text().replace("</body>", body))
+    seen = visit(path)
+    assert seen.page.title() != "run"
+    assert len(seen.problems) == 2
+    assert all("Content Security Policy" in problem for problem in seen.problems)
+
+
+def test_comparison_numbers(
+    visit: Visit, pages: dict[str, Path], geometry: sads.Geometry, dit: sads.Geometry
+) -> None:
+    seen = visit(pages["comparison"])
+    content = json.loads(seen.page.locator("#data").text_content())
+    compared = next(part for part in content if part["kind"] == "comparison")
+    pair = compared["pairs"][0]
+    ours, theirs = (g.directions().preferred(5).reshape(5, -1).numpy() for g in (geometry, dit))
+    projectors = [rows.T @ rows for rows in (ours, theirs)]
+    shared = np.trace(projectors[0] @ projectors[1]) / 5
+    assert pair["ends"]["preferred"][pair["sizes"].index(5)]["shared"] == pytest.approx(shared)
+    cosines = np.abs(
+        geometry.directions().vectors.flatten(1) @ dit.directions().vectors.flatten(1).T
+    )
+    assert pair["matches"]["cosines"] == pytest.approx(cosines.max(dim=1).values.tolist())
+    slider = seen.page.locator(".matched input")
+    slider.fill("9")
+    match = int(cosines[9].argmax())
+    assert f"rank {match + 1}" in seen.page.locator("[data-two-text]").inner_text()
+    seen.check_quiet()
+
+
+def test_energy_by_frequency_is_flat_for_white_noise(geometry: sads.Geometry) -> None:
+    white = replace(geometry, factors=torch.eye(64, dtype=torch.float64).repeat(16, 1, 1))
+    rows = by_frequency(predict(white, ("dct",))["dct"])
+    assert [energy for _, energy, _ in rows] == pytest.approx([1.0] * len(rows))
+    assert sum(count for _, _, count in rows) == 64
+    assert rows[0][0] == 0
+    assert rows[-1][0] == pytest.approx(7 / 16 * 2**0.5)
+
+
+def test_the_page_is_small_and_complete(pages: dict[str, Path], geometry: sads.Geometry) -> None:
+    text = pages["geometry"].read_text()
+    assert len(text) < 1_000_000
+    assert not re.findall(r"""(?:src|href)=["']?(?:https?:|//)""", text)
+    assert "unsafe" not in text[:3000]  # of the policy
+
+
+def test_256_directions_are_under_5_mb_and_drawn_at_once(visit: Visit, tmp_path: Path) -> None:
+    made = sads.estimate_geometry(sads.family("dit", shape=(1, 16, 16)))
+    path = write_report(made, tmp_path / "r.html")
+    assert path.stat().st_size < 5_000_000
+    seen = visit(path)
+    assert seen.page.locator("#s1-spectrum svg").is_visible()
+    seen.check_quiet()
+
+
+def test_many_directions(visit: Visit, tmp_path: Path) -> None:
+    """Thousands of directions: those that are kept have pictures, all have numbers."""
+    made = sads.estimate_geometry(sads.family("dit", shape=(3, 48, 48), patch_size=2))
+    path = write_report(made, tmp_path / "r.html", max_directions=60)
+    seen = visit(path)
+    page = seen.page
+    page.locator(".search input").fill("6912")
+    page.keyboard.press("Enter")
+    page.locator("[data-channel]").select_option("0")
+    vector = made.directions().select([6911])[0]
+    expected = (0.5 + vector[0] / vector.abs().max() / 2).numpy() * 255
+    assert np.abs(_pixels(page, "[data-vector]")[..., 0] - expected).max() <= 2  # of 8 bits
+    page.locator(".search input").fill("1000")
+    page.keyboard.press("Enter")
+    assert "not in this report" in _terms(page)["picture"]
+    seen.check_quiet()
+
+
+def test_spread_ranks() -> None:
+    assert spread_ranks(5, None) == [0, 1, 2, 3, 4]
+    for count, most in ((100, 9), (1000, 3), (10, 9), (64, 63)):
+        ranks = spread_ranks(count, most)
+        assert ranks == sorted(set(ranks))
+        assert len(ranks) <= most
+        assert {0, count - 1} <= set(ranks)
+
+
+class TestCommand:
+    def test_geometry_and_its_report(self, command: Sads, tmp_path: Path) -> None:
+        out = command.succeed("geometry", "dit", "--shape", "1x8x8", "--out", "g", "--report")
+        assert "wrote g/report.html" in out
+        text = (tmp_path / "g/report.html").read_text()
+        assert "sads geometry dit --shape 1x8x8 --out g --report" in text
+        out = command.succeed("report", "g", "--out", "r.html", "--title", "Mine", "--json")
+        assert json.loads(out)["size"] == (tmp_path / "r.html").stat().st_size
+        assert "<title>Mine</title>" in (tmp_path / "r.html").read_text()
+
+    def test_refusals(self, command: Sads, tmp_path: Path, dit: sads.Geometry) -> None:
+        dit.save(tmp_path / "g.safetensors")
+        assert "there is no" in command.fail("report", "nowhere")
+        (tmp_path / "empty").mkdir()
+        assert "holds no result of sads" in command.fail("report", "empty")
+        (tmp_path / "text.txt").write_text("hello")
+        assert "cannot be read as a result of sads" in command.fail("report", "text.txt")
+        whole = (tmp_path / "g.safetensors").read_bytes()
+        (tmp_path / "cut.safetensors").write_bytes(whole[: len(whole) // 2])
+        assert "cannot be read as a result of sads" in command.fail("report", "cut.safetensors")
+        (tmp_path / "report.html").write_text("mine")
+        assert "nothing is overwritten" in command.fail("report", "g.safetensors")
+        assert (tmp_path / "report.html").read_text() == "mine"
+
+    def test_a_page_that_is_too_large(
+        self,
+        command: Sads,
+        tmp_path: Path,
+        dit: sads.Geometry,
+        monkeypatch: pytest.MonkeyPatch,
+    ) -> None:
+        dit.save(tmp_path / "g.safetensors")
+        monkeypatch.setattr(page_module, "LARGEST", 100_000)
+        text = command.fail("report", "g.safetensors")
+        assert "--directions" in text
+        assert not (tmp_path / "report.html").exists()
+
+
+def test_misuse_in_python(tmp_path: Path, dit: sads.Geometry) -> None:
+    with pytest.raises(ReportError, match="at least one"):
+        write_report([], tmp_path / "r.html")
+    with pytest.raises(sads.SadsError, match="at least 3"):
+        write_report(dit, tmp_path / "r.html", max_directions=2)
+
+
+@pytest.mark.parametrize(
+    ("value", "error"),
+    [(133.2, 0.35), (0.0983, 0.00096), (1e-9, 1e-11), (12345.6, 12.0), (2.0, 0.0), (1.5, np.inf)],
+)
+def test_numbers_read_as_python_writes_them(
+    visit: Visit, pages: dict[str, Path], value: float, error: float
+) -> None:
+    seen = visit(pages["geometry"])
+    given = [value, None if np.isinf(error) else error]
+    shown = seen.page.evaluate("([value, error]) => sads.estimate(value, error)", given)
+    assert shown == str(Estimate(value, error))
