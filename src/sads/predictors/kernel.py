@@ -1,0 +1,133 @@
+"""How fast an untrained network learns along its directions: its tangent kernel.
+
+To first order in its parameters, a network trained by gradient descent with step `eta` on the mean
+squared error `E|f(x, t) - f*(x, t)|^2` changes its residual `r = f - f*` by
+
+    r  <-  r - eta K r,      (K r)(x, t) = E_{x', t'}[ J(x, t) J(x', t')^T r(x', t') ],
+
+with `J` the derivative of its outputs by its parameters (Jacot et al., 2018). What is to be learned
+first is linear in `x`: for each direction `u_i` the function `phi_i(x) = (u_i . x) u_i`. How fast,
+says the Rayleigh quotient
+
+    kappa_i = <phi_i, K phi_i> / <phi_i, phi_i>
+            = E_theta | d/dtheta E_{x, t}[ (u_i . x) (u_i . f(x, t)) ] |^2 / E[(u_i . x)^2],
+
+which we write `u_i^T K u_i`: were `phi_i` an eigenfunction, the residual along `u_i` would shrink
+by `1 - eta kappa_i` in every update. Levels are uniform and `x ~ N(0, (abar_t c + sigma_t^2) I)`:
+noisy data whose energy `c = E|z|^2 / D` is spread over all directions alike. So `kappa` is a
+property of the architecture, and all rotations of data share it.
+
+*Unbiased.* The squared length of the mean gradient of a batch would also hold the scatter of single
+gradients, which is D times as large as what is sought. The inner product of the mean gradients of
+two independent batches does not: its expectation is the square of the mean. Every `x` comes with
+its opposite, so that what does not change its sign with `x`, of which the mean is zero, is zero in
+every batch: the bias of the output would be the largest part of the scatter.
+"""
+
+import torch
+from torch import Tensor
+
+from sads.arguments import check_count
+from sads.estimates import Estimates
+from sads.families import ScoreFamily
+from sads.seeds import check_seed, derive_seed, torch_stream
+
+BATCH = 32  # inputs in each of the two batches, half of them opposites of the others
+MAX_DIRECTIONS = 64  # whose rates are measured; between them they are interpolated
+LEAST = 1e-6  # of the largest rate: a smaller one, or a negative estimate, is as good as zero
+
+
+def learning_rates(
+    family: ScoreFamily,
+    basis: Tensor,
+    energy: float,
+    *,
+    num_networks: int = 4,
+    batch_size: int = BATCH,
+    max_directions: int = MAX_DIRECTIONS,
+    seed: int = 0,
+) -> Estimates:
+    """`kappa_i` for the columns `u_i` of `basis` (D, D), means over random networks with errors.
+
+    Of more than `max_directions` directions only so many are measured, evenly spaced by rank; the
+    others lie on straight lines between the logarithms of their neighbours.
+    """
+    check_count("num_networks", num_networks)
+    check_seed(seed)
+    chosen = spread_ranks(basis.shape[1], max_directions)
+    measured = torch.stack(
+        [
+            _rates_of_one(family, basis[:, chosen], energy, batch_size, derive_seed(seed, k))
+            for k in range(num_networks)
+        ]
+    )  # (networks, chosen)
+    mean = measured.mean(dim=0)
+    mean = mean.clamp(min=LEAST * float(mean.max()))
+    error = measured.std(dim=0) / num_networks**0.5  # NaN for a single network
+    return Estimates(
+        interpolate(chosen, mean.log(), basis.shape[1]).exp(),
+        interpolate(chosen, error, basis.shape[1]),
+    )
+
+
+def spread_ranks(dimension: int, count: int) -> Tensor:
+    """Up to `count` ranks from first to last, evenly spaced."""
+    return torch.linspace(0, dimension - 1, min(dimension, count)).round().long()
+
+
+def interpolate(places: Tensor, values: Tensor, length: int) -> Tensor:
+    """Straight lines through `values` (n,) at whole-number `places` (n,), at 0 .. length - 1."""
+    if len(places) == length:
+        return values
+    at = torch.arange(length)
+    right = torch.searchsorted(places, at).clamp(1, len(places) - 1)
+    left = right - 1
+    share = (at - places[left]).double() / (places[right] - places[left])
+    return torch.lerp(values[left].double(), values[right].double(), share)
+
+
+def _rates_of_one(
+    family: ScoreFamily, directions: Tensor, energy: float, batch_size: int, seed: int
+) -> Tensor:
+    """`kappa_i` of one network for the columns of `directions` (D, n), without bias, (n,)."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed % 2**63)
+        network = family.build()
+    parameters = [p for p in network.parameters() if p.requires_grad]
+    inputs, outputs = [], []
+    for batch in range(2):
+        x, levels = _draw_inputs(family, energy, batch_size, seed, batch)
+        output = network(x, family.schedule.network_time(levels))
+        family.check_output(output, batch_size)
+        inputs.append(x.flatten(1))  # (B, D)
+        outputs.append(output.flatten(1))
+    rates = []
+    for direction in directions.float().T:
+        gradients = []
+        for x, output in zip(inputs, outputs, strict=True):
+            along = x @ direction  # (B,)
+            weights = torch.outer(along, direction) / batch_size  # (B, D)
+            scale = along.square().mean().sqrt()
+            found = torch.autograd.grad(
+                output, parameters, weights, retain_graph=True, materialize_grads=True
+            )
+            gradients.append((found, scale))
+        (first, scale), (second, other) = gradients
+        product = sum(
+            float((a.double() * b.double()).sum()) for a, b in zip(first, second, strict=True)
+        )
+        rates.append(product / float(scale * other))
+    return torch.tensor(rates, dtype=torch.float64)
+
+
+def _draw_inputs(
+    family: ScoreFamily, energy: float, batch_size: int, seed: int, batch: int
+) -> tuple[Tensor, Tensor]:
+    """`x ~ N(0, (abar_t c + sigma_t^2) I)` and `-x`, (B, *shape), and levels (B,)."""
+    generator = torch_stream("kernel", seed, batch)
+    schedule = family.schedule
+    levels = torch.randint(schedule.num_levels, (batch_size // 2,), generator=generator)
+    spread = (schedule.abar[levels] * energy + schedule.sigma[levels] ** 2).sqrt().float()
+    noise = torch.randn(len(levels), *family.shape, generator=generator)
+    x = noise * spread.reshape(-1, *[1] * len(family.shape))
+    return torch.cat([x, -x]), levels.repeat(2)
