@@ -167,14 +167,12 @@ class TestRun:
         assert resumed.evaluations == undisturbed.evaluations
         assert resumed.losses == undisturbed.losses
 
-    @pytest.mark.parametrize(
-        "file", ["checkpoint.safetensors", "evaluation-3.json", "seconds.json"]
-    )
+    @pytest.mark.parametrize("file", ["checkpoint.safetensors", "{hash}-3.json", "seconds.json"])
     def test_what_is_left_of_a_killed_attempt_may_be_damaged(self, store, file):
         cell = tiny(evaluate_at=(3, 6))
         undisturbed = run_cell(cell, Store(store.url + "-other"))
         with store.work_folder(cell) as work:
-            (work / file).write_bytes(b"junk")
+            (work / file.format(hash=cell.hash)).write_bytes(b"junk")
         assert run_cell(cell, store).evaluations == undisturbed.evaluations
         assert not list(store._work.iterdir())
 

@@ -78,7 +78,7 @@ def test_an_error_of_the_system_is_the_failure_of_its_cell(tmp_path, num_workers
     """As a full disk would be; here a folder stands where a file should."""
     store = Store(tmp_path / "store")
     bad, good = cells(count=2)
-    (tmp_path / "store" / "work" / bad.hash / "lock").mkdir(parents=True)
+    (tmp_path / "store" / "work" / bad.training_hash / "lock").mkdir(parents=True)
     board = sweep([bad, good], store, num_workers=num_workers)
     assert board.finished == 1
     assert board.failed[bad].startswith("IsADirectoryError: ")

@@ -1,5 +1,6 @@
 """A trained score network with what is needed to use it: the family it is from."""
 
+import copy
 import json
 import math
 import os
@@ -28,6 +29,7 @@ from sads.untrusted import parse_json
 
 FORMAT = "sads-model"
 PREFIX = "network."  # of the names of weights
+LAST = "last."  # of those of the last update, beside their average
 UNKNOWN = "unknown"  # layers of a model that was trained before their name was kept
 
 
@@ -57,7 +59,8 @@ class ScoreModel:
     """A network of a family with trained weights.
 
     `losses` holds the loss of every update. `provenance` says how it was trained. If the data
-    were centred, `mean` was taken off them, and is added to samples.
+    were centred, `mean` was taken off them, and is added to samples. If the weights are averages
+    over the training, `last` holds those of its last update.
     """
 
     family: ScoreFamily
@@ -65,10 +68,25 @@ class ScoreModel:
     losses: Tensor = field(default_factory=lambda: torch.empty(0))
     provenance: TrainingProvenance = field(default_factory=TrainingProvenance)
     mean: Tensor | None = None  # (*shape) float32
+    last: Mapping[str, Tensor] | None = None
+
+    @property
+    def averaged(self) -> bool:
+        """Whether its weights are averages over the training."""
+        return self.last is not None
+
+    def unaveraged(self) -> "ScoreModel":
+        """The same with the weights of its last update; itself if they are not averaged."""
+        if self.last is None:
+            return self
+        network = copy.deepcopy(self.network)
+        network.load_state_dict(dict(self.last))
+        return replace(self, network=network, last=None)
 
     def save(self, path: str | os.PathLike[str]) -> Path:
         """Write weights and provenance as safetensors, all at once or not at all."""
-        tensors = {f"network.{k}": v.contiguous() for k, v in self.network.state_dict().items()}
+        tensors = {PREFIX + k: v.contiguous() for k, v in self.network.state_dict().items()}
+        tensors |= {LAST + k: v.contiguous() for k, v in (self.last or {}).items()}
         if self.family.skip is not None:
             tensors |= {f"skip.{k}": v for k, v in self.family.skip.tensors().items()}
         if self.mean is not None:
@@ -109,8 +127,12 @@ def load_model(
         bounds = nullcontext() if trusted else bounded_construction(file, PREFIX)
         with torch.random.fork_rng(devices=[]), bounds:
             network = score_family.build()
+        last = None
         try:
             fill(network.state_dict(), file, PREFIX)
+            if any(name.startswith(LAST) for name in file):
+                last = {k: torch.empty_like(v) for k, v in network.state_dict().items()}
+                fill(last, file, LAST)
         except ValueError as error:
             raise CheckpointError(
                 f"the weights in {printable(path)} do not fit the family: {error}; give the family "
@@ -122,7 +144,7 @@ def load_model(
             raise ValueError("its losses are not numbers")
         score_family = replace(score_family, skip=_read_skip(skip, file, score_family.dimension))
         mean = _read_mean(file, score_family.shape)
-        return ScoreModel(score_family, network.eval(), losses, provenance, mean)
+        return ScoreModel(score_family, network.eval(), losses, provenance, mean, last)
 
 
 def _read_skip(described: Any, file: TensorFile, dimension: int) -> GaussianPart | None:

@@ -58,7 +58,8 @@ def train(
     file if it is there. A loss that is not finite raises `DivergedError`; the checkpoint stays.
 
     Args:
-        ema_decay: also average the weights with this decay, and return the average.
+        ema_decay: also average the weights with this decay. The model has the average, and
+            `model.unaveraged()` the weights of the last update.
         centre: train on `x` without its mean, which the model keeps and adds to samples.
         compile: force `torch.compile` on or off; by default long runs on a GPU use it.
         progress: called with updates so far, updates in all, and the loss.
@@ -109,7 +110,9 @@ def train(
                 progress(done, iterations, loss)
             if path is not None and (done % checkpoint_every == 0 or done == iterations):
                 save_checkpoint(state, path, identity)
+    last = None
     if state.average is not None:
+        last = {name: weight.clone() for name, weight in state.network.state_dict().items()}
         state.network.load_state_dict(state.average)
     provenance = TrainingProvenance(
         family=family.describe(),
@@ -123,7 +126,7 @@ def train(
         data_range=data_range,
     )
     losses = torch.tensor(state.losses)
-    return ScoreModel(family, state.network.eval(), losses, provenance, mean)
+    return ScoreModel(family, state.network.eval(), losses, provenance, mean, last)
 
 
 def _identity_options(options: TrainingOptions) -> dict[str, Any]:

@@ -47,10 +47,24 @@ def find_registered(figure: str, text: str) -> Registered | None:
 
 
 @functools.cache
-def claims_digest() -> str:
-    """Of what the file says; its comments and their places do not matter."""
+def claims_digest(figure: str | None = None) -> str:
+    """Of what the file says, or says of a figure; comments and places do not matter."""
     content = tomllib.loads(CLAIMS.read_text(encoding="utf-8"))
+    if figure is not None:
+        content["claim"] = [claim for claim in content["claim"] if claim["figure"] == figure]
     return digest(repr(content).encode())[:12]
+
+
+def claims_versions() -> dict[str, str]:
+    """What a record keeps of the claims as they stand: digests of the file and of each figure.
+
+    So that a claim which is added to one figure later does not make the runs of others older.
+    """
+    figures = dict.fromkeys(claim.figure for claim in registered_claims())
+    return {
+        VERSION_KEY: claims_digest(),
+        **{f"{VERSION_KEY} {figure}": claims_digest(figure) for figure in figures},
+    }
 
 
 def describe_commit(path: Path = CLAIMS) -> str:
@@ -70,12 +84,17 @@ def describe_commit(path: Path = CLAIMS) -> str:
     return "changed since its last commit" if changed else f"commit {commit}"
 
 
-def note_registration(versions: Collection[dict[str, str]]) -> list[str]:
+def note_registration(versions: Collection[dict[str, str]], figure: str | None = None) -> list[str]:
     """How many runs are older than the claims as they stand, from the versions they keep."""
-    older = sum(kept.get(VERSION_KEY) != claims_digest() for kept in versions)
+
+    def as_now(kept: dict[str, str]) -> bool:
+        own = kept.get(f"{VERSION_KEY} {figure}")
+        return kept.get(VERSION_KEY) == claims_digest() or own == claims_digest(figure)
+
+    older = sum(not as_now(kept) for kept in versions)
     if not older:
         return []
     return [
         f"{older} of {len(versions)} cells were run before the claims stood as they do now "
-        f"(claims.toml, {claims_digest()})"
+        f"(claims.toml, {claims_digest(figure)})"
     ]

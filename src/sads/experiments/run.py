@@ -25,11 +25,11 @@ from sads.environment import versions
 from sads.errors import CheckpointError, DataError, ExperimentError, printable
 from sads.estimates import Estimate
 from sads.experiments.records import LOSS_POINTS, Facts, Record
-from sads.experiments.registration import VERSION_KEY, claims_digest
+from sads.experiments.registration import claims_versions
 from sads.experiments.spec import Cell, GeometrySpec
 from sads.experiments.store import Store
 from sads.families import ScoreFamily
-from sads.files import digest, write_json
+from sads.files import digest, tensor_digest, write_json
 from sads.geometry.estimate import estimate_geometry
 from sads.geometry.result import Geometry
 from sads.pipeline import Evaluation, Reference
@@ -149,11 +149,11 @@ def _compute(attempt: _Attempt) -> Record:
     reference = reference_of(cell, data)
     baselines = reference.baselines(cell.sampling.num_samples)
     for iterations in cell.evaluations:
-        path = work / f"evaluation-{iterations}.json"
+        path = work / f"{cell.hash}-{iterations}.json"
         if path.exists():
             evaluations.append(_left(Evaluation, path))
             continue
-        model = _train(attempt, x, iterations, spent, family)
+        model = _trained(attempt, x, iterations, spent, family)
         options = SamplingOptions(
             steps=cell.sampling.steps,
             sampler=cell.sampling.sampler,
@@ -182,7 +182,7 @@ def _compute(attempt: _Attempt) -> Record:
         losses=_means(model.losses.double(), LOSS_POINTS),
         facts=Facts(turned.alpha, data.energy, data.num_train, data.num_test),
         seconds=round(spent.total + time.perf_counter() - started, 2),
-        versions={**versions(), "device": attempt.device, VERSION_KEY: claims_digest()},
+        versions={**versions(), "device": attempt.device, **claims_versions()},
     )
     return attempt.store.put(record, folder)
 
@@ -191,6 +191,22 @@ def build_family(cell: Cell, x: Tensor) -> ScoreFamily:
     """The family of a cell's practice, for its (rotated) training data."""
     family = replace(cell.family.build(), prediction=cell.practice.prediction)
     return gaussian_skip(family, x) if cell.practice.skip == "gaussian" else family
+
+
+def _trained(
+    attempt: _Attempt, x: Tensor, iterations: int, spent: "_Clock", family: ScoreFamily
+) -> ScoreModel:
+    """The cell's model after some updates: its kept weights, or trained and kept.
+
+    It has the average of the weights if the cell asks for that; both are kept.
+    """
+    cell = attempt.cell
+    kept = attempt.store.weights(cell, iterations)
+    if kept is not None and kept.provenance.data == tensor_digest(x):
+        return kept
+    model = _train(attempt, x, iterations, spent, family)
+    attempt.store.put_weights(cell, iterations, model)
+    return model if cell.practice.ema_decay is not None else model.unaveraged()
 
 
 def _train(
@@ -209,7 +225,7 @@ def _train(
         iterations=iterations,
         batch_size=cell.training.batch_size,
         learning_rate=cell.training.learning_rate,
-        ema_decay=cell.practice.ema_decay,
+        ema_decay=cell.average_decay,
         centre=cell.practice.centre,
         seed=seed_of(cell, "train"),
         checkpoint=attempt.work / "checkpoint.safetensors",

@@ -22,6 +22,7 @@ from sads.shapes import format_shape
 from sads.table1 import Column, Sampling, Training
 
 FORMAT = 2
+DECAY = 0.99  # of the average that a training keeps beside its weights, if the cell asks for none
 SKIPS = ("none", "gaussian")
 
 
@@ -162,6 +163,30 @@ class Cell:
     def twin_hash(self) -> str:
         """That of the same cell, whatever computes it."""
         return replace(self, layers="").hash
+
+    @property
+    def average_decay(self) -> float:
+        """Of the average of the weights that is kept, whether the cell samples from it or not."""
+        decay = self.practice.ema_decay
+        return DECAY if decay is None else decay
+
+    @property
+    def training_hash(self) -> str:
+        """That of all that the weights depend on: cells that only sample otherwise share it.
+
+        Nor do weights depend on how long the training goes on after them. Of images, the size of
+        the test set says which ones are left for training.
+        """
+        images = self.data.kind == "images"
+        weights = replace(
+            self,
+            training=replace(self.training, iterations=0),
+            sampling=Sampling(self.sampling.num_samples if images else 0),
+            practice=replace(self.practice, clip=False, ema_decay=self.average_decay),
+            evaluate_at=(),
+            keep_samples=0,
+        )
+        return weights.hash
 
     @property
     def label(self) -> str:

@@ -4,7 +4,8 @@
     cells/HASH/record.json  specification, metrics, loss curve, seconds, versions; digests of the
                             other files of the cell (samples.npz, if asked for)
     geometries/HASH.safetensors
-    work/HASH/              checkpoint of a cell under way, and its lock
+    weights/TRAINING/UPDATES.safetensors  networks of the cells, with the average of their weights
+    work/TRAINING/          checkpoint of a cell under way, and its lock
     damaged/                cells that could not be read, set aside
     journal.txt             a line for every cell that was finished here, in that order
 
@@ -13,6 +14,12 @@ no rename, `record.json` is written last and plays that part. A process that com
 a lock on its work folder, which the system lets go when the process dies: two sweeps on one store
 do not compute the same cell, and where there are no locks (object stores), the first to finish
 is kept.
+
+`TRAINING` is the hash of all that weights depend on. Cells that sample one model in several ways
+share it, so that the model is trained once, and measured again whenever there is a new question.
+Weights are kept in single precision, as they were trained: samples drawn from them are, to the bit,
+those that were drawn right after the training, which half precision would not give back (samplers
+multiply errors of a noise prediction by up to 157).
 
 Beside a local store may lie an archive of finished cells (`archive`); they count as there.
 """
@@ -33,7 +40,9 @@ from fsspec.implementations.local import LocalFileSystem
 from torch import Tensor
 
 from sads.decoding import decode
+from sads.diffusion.model import ScoreModel, load_model
 from sads.errors import (
+    CheckpointError,
     DataError,
     ExperimentError,
     GeometryFileError,
@@ -220,6 +229,38 @@ class Store:
             geometry.save(Path(folder) / "geometry.safetensors")
             self._fs.put_file(f"{folder}/geometry.safetensors", path)
 
+    def weights(self, cell: Cell, updates: int) -> ScoreModel | None:
+        """The model of a cell after some updates, or None; a damaged one is set aside.
+
+        Its weights are averages over the training if the cell asks for that.
+        """
+        name = f"weights/{cell.training_hash}/{updates}.safetensors"
+        path = self._path(name)
+        if not self._fs.exists(path):
+            return None
+        family = replace(cell.family.build(), prediction=cell.practice.prediction)
+        try:
+            with self._local_copy(path) as local:
+                model = load_model(local, family)
+        except FileNotFoundError:  # set aside by another sweep at this moment
+            return None
+        except CheckpointError as error:
+            self._set_aside(name, f"the weights {cell.training_hash}", first_line(error))
+            return None
+        return model if cell.practice.ema_decay is not None else model.unaveraged()
+
+    def put_weights(self, cell: Cell, updates: int, model: ScoreModel) -> None:
+        """Keep the model of a cell after some updates, with the average of its weights."""
+        folder = self._path("weights", cell.training_hash)
+        self._fs.makedirs(folder, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=folder if self.is_local else None) as temporary:
+            written = model.save(Path(temporary) / "model.safetensors")
+            place = f"{folder}/{updates}.safetensors"
+            if self.is_local:
+                os.replace(written, place)
+            else:
+                self._fs.put_file(str(written), place)
+
     def records(self) -> dict[str, Record]:
         """All whole records of the store itself, by hash."""
         try:
@@ -234,11 +275,15 @@ class Store:
 
     @contextlib.contextmanager
     def work_folder(self, cell: Cell) -> Iterator[Path | None]:
-        """A folder for a cell's checkpoints that outlives crashes; None if it is taken."""
-        folder = self._work / cell.hash
+        """A folder for a cell's checkpoints that outlives crashes; None if it is taken.
+
+        Cells that share a training share the folder, one after the other. Its lock says whose it
+        was last.
+        """
+        folder = self._work / cell.training_hash
         folder.mkdir(parents=True, exist_ok=True)
         try:
-            lock = (folder / "lock").open("w")
+            lock = (folder / "lock").open("a")
         except FileNotFoundError:  # removed by its owner between these two lines
             yield None
             return
@@ -252,15 +297,22 @@ class Store:
         except OSError:  # a file system without locks: as on object stores, the first one counts
             pass
         with lock:
+            lock.truncate(0)
+            lock.write(cell.hash)
+            lock.flush()
             yield folder
 
     def clear_work(self, cell: Cell) -> None:
-        shutil.rmtree(self._work / cell.hash, ignore_errors=True)
+        shutil.rmtree(self._work / cell.training_hash, ignore_errors=True)
 
     def clear_leftovers(self) -> None:
         """Work folders of finished cells, whose process was killed just before it removed them."""
         for folder in self._work.iterdir():
-            if self._fs.exists(self._path("cells", folder.name, "record.json")):
+            try:
+                name = (folder / "lock").read_text(encoding="ascii")
+            except (OSError, ValueError):  # nobody has worked there yet, or nobody of ours
+                continue
+            if name.isalnum() and self._fs.exists(self._path("cells", name, "record.json")):
                 shutil.rmtree(folder, ignore_errors=True)
 
     def new_folder(self, cell: Cell) -> Path:
@@ -296,7 +348,7 @@ class Store:
             else:
                 self._fs.makedirs(self._root, exist_ok=True)
                 self._write(MARK, to_json({"format": "sads-store", "version": VERSION}))
-            for name in ("cells", "geometries"):
+            for name in ("cells", "geometries", "weights"):
                 self._fs.makedirs(self._path(name), exist_ok=True)
             self._work.mkdir(parents=True, exist_ok=True)
         except SadsError:
