@@ -12,6 +12,7 @@ from typing import Any
 from torch import Tensor
 
 from sads.data.spec import DataSet, DataSpec, fresh_seed, read_data
+from sads.diffusion.anatomy import DenoisingError, EnergyParts
 from sads.errors import InvalidArgumentError
 from sads.estimates import Estimate
 from sads.metrics.baselines import (
@@ -71,6 +72,8 @@ class Evaluation:
     data_energy: float | None = None
     out_of_range: float | None = None  # share of values beyond the data's; None if synthetic
     along: float | None = None  # W2 along the vector of rank-one data
+    denoising: DenoisingError | None = None  # of the model, on held-out data
+    energies: EnergyParts | None = None  # of the finite samples, along and off the data
 
     @property
     def state(self) -> State | None:

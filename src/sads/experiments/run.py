@@ -16,6 +16,7 @@ from sads.data.images import read_images
 from sads.data.labels import load_labels
 from sads.data.spec import read_data, sphere_directions
 from sads.decoding import decode
+from sads.diffusion.anatomy import denoising_error, energy_parts
 from sads.diffusion.clipping import range_of
 from sads.diffusion.model import ScoreModel
 from sads.diffusion.sample import SamplingOptions, draw
@@ -34,6 +35,7 @@ from sads.geometry.estimate import estimate_geometry
 from sads.geometry.result import Geometry
 from sads.pipeline import Evaluation, Reference
 from sads.rotations.alignment import rotation
+from sads.rotations.rotation import Rotation
 from sads.seeds import derive_seed
 from sads.threads import pinned_threads
 from sads.untrusted import first_line, read_json
@@ -170,7 +172,8 @@ def _compute(attempt: _Attempt) -> Record:
             progress=lambda *_, share=share: attempt.report(share),
         )
         y = drawn.values
-        evaluations.append(reference.evaluate(y, baselines))
+        measured = reference.evaluate(y, baselines)
+        evaluations.append(with_anatomy(cell, data, turned, model, y, measured))
         if iterations < cell.training.iterations:
             write_json(path, evaluations[-1])
     folder = attempt.store.new_folder(cell)
@@ -348,6 +351,25 @@ def _split_images(cell: Cell, sources: Sources) -> CellData:
         labels=None if labels is None else labels[:num_train],
         num_train=num_train,
         num_test=num_test,
+    )
+
+
+def with_anatomy(
+    cell: Cell,
+    data: CellData,
+    turned: Rotation,
+    model: ScoreModel,
+    y: Tensor,
+    evaluation: Evaluation,
+) -> Evaluation:
+    """An evaluation of samples `y` with the errors of their model, along the data and off them."""
+    finite = y[y.flatten(1).isfinite().all(dim=1)]
+    return replace(
+        evaluation,
+        denoising=denoising_error(
+            model, data.test, data.train, rotation=turned, seed=seed_of(cell, "anatomy")
+        ),
+        energies=energy_parts(finite, data.test, data.train) if len(finite) else None,
     )
 
 

@@ -9,20 +9,34 @@ clipping, from its last weights and from their average. A model is trained once 
 Which comparisons have a verdict stands in `claims.toml`; all others are in the table.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from sads.data.spec import DataSpec
-from sads.experiments.figures.figure import Context, Figure, Outcome
+from sads.estimates import Estimate, mean_estimate
+from sads.experiments.figures.figure import Context, Figure, Outcome, note_cells
 from sads.experiments.figures.rotated_images import NAMES, PANELS, SHOWN, available
+from sads.experiments.figures.states import baseline_cells, baseline_lines, gate
 from sads.experiments.records import Record
 from sads.experiments.run import digest_images, read_source
 from sads.experiments.spec import DECAY, PAPER, Cell, Practice, cell_of
+from sads.experiments.verdict import (
+    Claim,
+    correlation_over_units,
+    correlation_test,
+    judge,
+    paired_difference,
+    sign_flip_test,
+)
+from sads.pipeline import Evaluation
 from sads.table1 import Column, Training
+from sads.tables import Row, column
 
 if TYPE_CHECKING:
-    pass
+    from matplotlib.figure import Figure as Picture
 
 COMMON = Practice(prediction="v", clip=True, ema_decay=DECAY)
 SKIP = Practice(skip="gaussian")
