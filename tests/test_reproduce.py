@@ -47,7 +47,9 @@ def refused(result):
 
 
 def test_all_nine_figures_are_there():
-    assert list(FIGURES) == [f"fig{n}" for n in range(1, 10)]
+    """And what the paper has no figure for comes after them."""
+    assert list(FIGURES)[:9] == [f"fig{n}" for n in range(1, 10)]
+    assert "practice" in FIGURES
 
 
 @pytest.mark.parametrize(

@@ -135,7 +135,7 @@ def make_figures(
             done = drawn.used_records
             if store.is_local:
                 store.to_archive(done)
-            older = note_registration([record.versions for record in done])
+            older = note_registration([record.versions for record in done], figure.name)
             outcome = replace(outcome, notes=[*outcome.notes, *older])
             summary = write_outcome(figure, outcome, request.folder, drawn, command)
         yield Made(

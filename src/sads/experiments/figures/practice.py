@@ -413,7 +413,7 @@ def plot_ways(name: str, rows: Sequence[Way]) -> "Picture":
         failed = "; hollow: diverged or not trained" if any(r.failed for r in shown) else ""
         seeds = sorted({row.seeds for row in rows})
         count = f"{seeds[0]} to {seeds[-1]}" if len(seeds) > 1 else f"{seeds[0]}"
-        picture.suptitle(f"{name}, {count} seeds{failed}", fontsize=9.5)
+        picture.suptitle(f"{name}, {count} seed{'s' * (seeds[-1] > 1)}{failed}", fontsize=9.5)
     return picture
 
 
@@ -428,10 +428,10 @@ def plot_samples(
     labels = {practice: label for label, practice in TESTED.items()}
     order = sorted(samples, key=lambda pair: (list(labels).index(pair[0]), pair[1]))
     with styled():
-        picture, axes = subplots(len(order), figsize=(8.2, 1.25 * len(order) + 0.8), squeeze=False)
+        picture, axes = subplots(len(order), figsize=(8.2, 0.95 * len(order) + 0.8), squeeze=False)
         for place, pair in zip(axes[:, 0], order, strict=True):
             row = known[str(pair[0]), pair[1]]
-            place.imshow(grid_of(samples[pair][: 2 * ACROSS], ACROSS))
+            place.imshow(grid_of(samples[pair][: 2 * ACROSS], ACROSS), aspect="auto")
             place.set_axis_off()
             turned = "no rotation" if row.rotation == "identity" else "minimising rotation"
             text = f"{labels[pair[0]]}, {turned}: SW$_2$ {row.sw2}, {row.state}"
@@ -441,7 +441,8 @@ def plot_samples(
         row = rows[0]
         text = (
             f"{name}: SW$_2$ of zeros {format_value(row.zeros)}, "
-            f"the mean {format_value(row.mean)}, a Gaussian {format_value(row.gaussian)}, real data {format_value(row.real)}"
+            f"the mean {format_value(row.mean)}, a Gaussian {format_value(row.gaussian)}, "
+            f"real data {format_value(row.real)}"
         )
         if row.gaussian_without_digit is not None:
             text += f"; a Gaussian is without a digit in {row.gaussian_without_digit.value:.0%}"
