@@ -20,7 +20,13 @@ from sads.data.spec import DataSpec
 from sads.estimates import Estimate, mean_estimate
 from sads.experiments.figures.figure import Context, Figure, Outcome, note_cells
 from sads.experiments.figures.rotated_images import NAMES, PANELS, SHOWN, available
-from sads.experiments.figures.states import baseline_cells, baseline_lines, gate, mean_known
+from sads.experiments.figures.states import (
+    ScoreRow,
+    baseline_lines,
+    gate,
+    mean_known,
+    score_cells,
+)
 from sads.experiments.records import Record
 from sads.experiments.run import digest_images, read_source
 from sads.experiments.spec import DECAY, PAPER, Cell, Practice, cell_of
@@ -34,7 +40,7 @@ from sads.experiments.verdict import (
 )
 from sads.pipeline import Evaluation
 from sads.table1 import Column, Training
-from sads.tables import Row, column, format_value
+from sads.tables import column, format_value
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure as Picture
@@ -189,17 +195,14 @@ def draw(context: Context) -> Outcome:
     return Outcome(pictures, table, context.tested(claims), notes)
 
 
-@dataclass(frozen=True)
-class Way(Row):
+@dataclass(frozen=True, kw_only=True)
+class Way(ScoreRow):
     """A practice behind a rotation, over all seeds."""
 
     data: str
     practice: str
     rotation: str
-    seeds: int
     alpha: float
-    sw2: Estimate = column("SW2")
-    msw2: Estimate = column("MSW2")
     loss: Estimate | None = column("held-out loss", default=None)
     along: Estimate | None = column("loss along the data", default=None)
     off: Estimate | None = column("loss off the data", default=None)
@@ -207,11 +210,6 @@ class Way(Row):
     without_digit: Estimate | None = None
     gaussian_without_digit: Estimate | None = column("without digit, Gaussian", default=None)
     out_of_range: Estimate | None = column("values out of range", default=None)
-    zeros: float | None = None
-    mean: float | None = None
-    gaussian: float | None = column("Gaussian", default=None)
-    real: float | None = column("real against real", default=None)
-    state: str = ""
 
     @property
     def failed(self) -> bool:
@@ -232,10 +230,7 @@ def ways(name: str, done: Done) -> list[Way]:
                 data=name,
                 practice=str(practice),
                 rotation=rotation,
-                seeds=len(records),
                 alpha=float(np.mean([r.facts.alpha.value for r in records])),
-                sw2=mean_estimate([e.sw2 for e in last]),
-                msw2=mean_estimate([e.msw2 for e in last]),
                 loss=mean_known(d.loss for d in wrong),
                 along=mean_known(d.along for d in wrong),
                 off=mean_known(d.off for d in wrong),
@@ -245,7 +240,7 @@ def ways(name: str, done: Done) -> list[Way]:
                     e.baselines.without_digit for e in last if e.baselines
                 ),
                 out_of_range=mean_known(e.out_of_range for e in last),
-                **baseline_cells(last, "sw2"),
+                **score_cells(last, "sw2"),
             )
         )
     return rows
