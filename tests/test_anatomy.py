@@ -1,19 +1,23 @@
 """Errors by direction and level, against networks whose errors are known; weights that are kept."""
 
+import json
 import math
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 import sads
+from commands import Sads
 from sads.cpu import layers_name
 from sads.data.spec import DataSpec
 from sads.diffusion.anatomy import denoising_error, energy_parts, follow_sampler, measure_anatomy
 from sads.diffusion.model import ScoreModel
+from sads.diffusion.sample import SamplingOptions
 from sads.errors import DataError
 from sads.experiments import run
 from sads.experiments.run import run_cell
@@ -104,9 +108,8 @@ class TestSampler:
         self, sampler: str
     ) -> None:
         x = _gaussian(4000)
-        walk = follow_sampler(
-            _model(skip_of=x), x, steps=200, sampler=sampler, num_samples=2000, seed=1
-        )
+        options = SamplingOptions(steps=200, sampler=sampler)
+        walk = follow_sampler(_model(skip_of=x), x, options, num_samples=2000, seed=1)
         assert walk.levels[-1] == -1
         assert walk.along == pytest.approx(walk.right_along, rel=0.12)
         assert walk.off[:-1] == pytest.approx(walk.right_off[:-1], rel=0.05)
@@ -114,7 +117,7 @@ class TestSampler:
     def test_noise_that_is_not_removed_is_amplified(self) -> None:
         """A network that finds no noise: x_0 is `x_t / sqrt(abar_t)` at once, as the head says."""
         x = _gaussian(100)
-        walk = follow_sampler(_model(), x, steps=1, num_samples=50)
+        walk = follow_sampler(_model(), x, SamplingOptions(steps=1), num_samples=50)
         assert float(walk.off[0]) == pytest.approx(1 / float(sads.Schedule().abar[-1]), rel=0.2)
 
     def test_energies_of_samples_along_and_off(self) -> None:
@@ -263,3 +266,51 @@ class TestKeptWeights:
         assert 0 < denoising.loss.error < denoising.loss
         assert energies.data_along == pytest.approx(16, rel=0.5)
         assert energies.data_off == pytest.approx(0, abs=1e-9)
+
+
+class TestCommands:
+    def test_a_run_is_taken_apart(self, command: Sads, tmp_path: Path) -> None:
+        run = _run(command, tmp_path)
+        command.succeed("sample", run, "--samples", "60", "--steps", "5")
+        command.succeed("evaluate", run, "rank-one:dct:3", "--anatomy", "--test-samples", "300")
+        written = json.loads((run / "evaluate.json").read_text())["evaluation"]
+        loss, along, off = (written["denoising"][name] for name in ("loss", "along", "off"))
+        assert loss["value"] == pytest.approx(along["value"] + off["value"])
+        assert written["denoising"]["num_along"] == 1
+        assert written["energies"]["data_along"] == pytest.approx(16, rel=0.3)
+        assert (run / "anatomy.png").read_bytes().startswith(b"\x89PNG")
+
+    def test_samples_are_drawn_from_either_weights(self, command: Sads, tmp_path: Path) -> None:
+        run = _run(command, tmp_path, "--ema", "0.5")
+        model = sads.load_model(run / "model.safetensors")
+        for name, options, chosen in (
+            ("averaged", (), model),
+            ("last", ("--unaveraged",), model.unaveraged()),
+        ):
+            command.succeed(
+                "sample", run, "--samples", "9", "--steps", "3", *options, "--out", run / name
+            )
+            drawn = np.load(run / name / "samples.npz")["images"]
+            expected = sads.sample(chosen, 9, steps=3)
+            assert np.array_equal(drawn, expected.numpy())
+
+    def test_refusals(self, command: Sads, tmp_path: Path) -> None:
+        run = _run(command, tmp_path)
+        assert "are not averages" in command.fail("sample", run, "--unaveraged")
+        np.savez(tmp_path / "samples.npz", images=np.zeros((5, 1, 4, 4), dtype=np.float32))
+        alone = tmp_path / "samples.npz"
+        assert "there is no model.safetensors beside" in command.fail(
+            "evaluate", alone, "rank-one:dct:3", "--anatomy"
+        )
+        assert "are for --anatomy" in command.fail(
+            "evaluate", alone, "rank-one:dct:3", "--family", "x.py:f"
+        )
+
+
+def _run(command: Sads, tmp_path: Path, *options: str) -> Path:
+    """A short training on rank-one data."""
+    run = tmp_path / "run"
+    network = ("mlp", "rank-one:dct:3", "--shape", "1x4x4", "-o", "width=16", "-o", "depth=1")
+    length = ("--iterations", "4", "--batch-size", "20", "--samples", "100")
+    command.succeed("train", *network, *length, *options, "--out", run)
+    return run

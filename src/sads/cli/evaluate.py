@@ -1,7 +1,7 @@
 """`sads evaluate`: how far samples are from data."""
 
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -10,18 +10,23 @@ import typer
 import sads
 from sads.cli.folders import finish, new_folder
 from sads.cli.interrupts import command_line
-from sads.cli.options import AsJson, DataArgument, Layout, Resize, Seed, ValueRange
-from sads.cli.printing import print_line, print_table, print_written, working
-from sads.cli.reading import announce, read_dataset
-from sads.errors import DataError, printable
+from sads.cli.options import AsJson, DataArgument, Layout, Networks, Resize, Seed, ValueRange
+from sads.cli.printing import print_line, print_note, print_table, print_written, working
+from sads.cli.reading import announce, estimate, read_dataset, read_factory
+from sads.cli.sample import rotation_of
+from sads.decoding import decode
+from sads.errors import DataError, InvalidArgumentError, printable
 from sads.estimates import Estimate
-from sads.shapes import checked_shape
+from sads.shapes import checked_shape, format_shape
 from sads.tables import Row, column
 from sads.untrusted import read_json
 
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from sads.diffusion.model import ScoreModel
+    from sads.diffusion.sample import SamplingOptions
+    from sads.geometry.result import Geometry
     from sads.metrics.baselines import Distance
     from sads.pipeline import Evaluation
 
@@ -35,7 +40,11 @@ EXAMPLES = """
 - `sads evaluate runs/dct17 rank-one:dct:17 --projections 4096 --ascend`
 
 - `sads evaluate runs/digits digits --json`
+
+- `sads evaluate runs/digits digits --anatomy` (where the model is wrong, in one picture)
 """
+PICTURE = "anatomy.png"
+MOST_STEPS = 250  # of a sampler that is followed for the picture
 
 
 @app.command(epilog=EXAMPLES, rich_help_panel="Training")
@@ -52,6 +61,21 @@ def evaluate(
     ascend: Annotated[
         bool, typer.Option("--ascend", help="Also seek the largest distance by ascent.")
     ] = False,
+    anatomy: Annotated[
+        bool,
+        typer.Option(
+            "--anatomy", help="Also say where the model is wrong: by direction and noise level."
+        ),
+    ] = False,
+    geometry: Annotated[
+        Path | None,
+        typer.Option(help="geometry.safetensors for --anatomy; else the family's is estimated."),
+    ] = None,
+    networks: Networks = 1024,
+    factory: Annotated[
+        str | None,
+        typer.Option("--family", help="FILE.py:FUNCTION that built the network, if it is yours."),
+    ] = None,
     resize: Resize = False,
     value_range: ValueRange = None,
     layout: Layout = None,
@@ -66,6 +90,10 @@ def evaluate(
     perfect model would get. Beside the distances stand those of what needs no training: zeros, the
     mean, a Gaussian with the data's moments. Samples that are no better than the best constant are
     called *diverged* or *not trained*. Writes `evaluate.json` beside the samples.
+
+    With `--anatomy` the model of the samples is read from their folder. Its denoising error on the
+    data is taken apart, along the data and off them, by principal components, by the architecture's
+    own directions and by noise level, and the sampler is followed: `anatomy.png`.
     """
     from sads.data.spec import fresh_seed
     from sads.environment import versions
@@ -73,7 +101,10 @@ def evaluate(
     from sads.pipeline import Reference, draw_fresh
 
     path = samples / "samples.npz" if samples.is_dir() else samples
+    if not anatomy and not (geometry is None and factory is None):
+        raise InvalidArgumentError("--geometry and --family are for --anatomy, which is not given")
     y = read_samples(path)
+    drawn = read_drawn(path, factory) if anatomy else None
     shape = tuple(y.shape[1:])
     dataset = read_dataset(
         data,
@@ -85,7 +116,8 @@ def evaluate(
         layout,
         announced=True,
     )
-    folder = new_folder(out, "evaluation", ["evaluate.json"], beside=path.parent)
+    files = ["evaluate.json", PICTURE]
+    folder = new_folder(out, "evaluation", files, beside=path.parent)
     started = time.perf_counter()
     with working("measuring distances", quiet=as_json):
         synthetic = dataset.kind != "images"
@@ -98,6 +130,16 @@ def evaluate(
             bounded=not synthetic,
         )
         result = reference.evaluate(y, ascend=ascend)
+    pictures: list[Path] = []
+    if drawn is not None:
+        chosen = (
+            estimate(replace(drawn.model.family, skip=None), networks, seed, as_json)
+            if geometry is None
+            else sads.load_geometry(geometry)
+        )
+        with working("taking errors apart", quiet=as_json):
+            pictures = [folder / PICTURE]
+            result = dissect(result, drawn, chosen, y, dataset.samples, seed, folder / PICTURE)
     summary = EvaluationSummary(
         command=command_line(),
         samples={"source": path, "samples": len(y)},
@@ -119,7 +161,9 @@ def evaluate(
     for line in statements_of(result):
         print_line(line)
     print_line(f"against {dataset.statement}")
-    print_written(written)
+    if anatomy and not synthetic:
+        print_note("images that the model was trained on are not held out: its loss flatters it")
+    print_written(written, *pictures)
 
 
 @dataclass(frozen=True)
@@ -191,9 +235,114 @@ def statements_of(evaluation: "Evaluation") -> list[str]:
         )
     if evaluation.out_of_range is not None:
         lines.append(f"{evaluation.out_of_range:.1%} of all values lie beyond the data's range")
+    if (wrong := evaluation.denoising) is not None:
+        lines.append(f"denoising loss E|e|^2/D {wrong}; best linear prediction {wrong.linear:.4g}")
+    if (parts := evaluation.energies) is not None:
+        lines.append(
+            f"energy of the samples along the data {parts.along} (data {parts.data_along:.4g}), "
+            f"off them {parts.off} (data {parts.data_off:.4g})"
+        )
     if evaluation.baselines is not None and evaluation.baselines.moments_of == "test data":
         lines.append("mean and Gaussian are those of the test data, for want of training data")
     return lines
+
+
+@dataclass(frozen=True)
+class Drawn:
+    """The model that samples are from, and how they were drawn."""
+
+    model: "ScoreModel"
+    options: "SamplingOptions"
+
+
+@dataclass(frozen=True)
+class _Written:
+    """What `samples.json` says of it."""
+
+    steps: int = MOST_STEPS
+    sampler: str = "ddpm"
+    clip: tuple[float, float] | None = None
+    averaged: bool = True
+
+
+def read_drawn(path: Path, factory: str | None) -> Drawn:
+    """The model beside samples, or beside their folder; one line if there is none."""
+    from sads.diffusion.sample import SamplingOptions
+
+    folders = (path.parent, path.parent.parent)
+    found = next(
+        (f / "model.safetensors" for f in folders if (f / "model.safetensors").exists()), None
+    )
+    if found is None:
+        raise InvalidArgumentError(
+            f"there is no model.safetensors beside {printable(path)}, whose errors --anatomy could "
+            "take apart; give samples in the folder of a run of sads train"
+        )
+    model = sads.load_model(found, None if factory is None else read_factory(factory))
+    written = _Written()
+    described = path.with_suffix(".json")
+    if described.is_file():
+        try:
+            content = read_json(described)
+            known = {k: v for k, v in content.items() if k in _Written.__dataclass_fields__}
+            written = decode(_Written, known)
+        except (OSError, ValueError, AttributeError) as error:
+            raise DataError(
+                f"{printable(described)} does not say how the samples beside it were drawn: it is "
+                "damaged or another program's; move it away"
+            ) from error
+    options = SamplingOptions(
+        steps=min(written.steps, MOST_STEPS),
+        sampler=written.sampler,
+        clip=written.clip,
+        rotation=rotation_of(model, found.parent),
+    )
+    return Drawn(model if written.averaged else model.unaveraged(), options)
+
+
+def dissect(
+    evaluation: "Evaluation",
+    drawn: Drawn,
+    geometry: "Geometry",
+    y: "Tensor",
+    data: "Tensor",
+    seed: int,
+    picture: Path,
+) -> "Evaluation":
+    """The evaluation with the errors of the model; their picture is written."""
+    from sads.diffusion.anatomy import (
+        energy_parts,
+        energy_spectrum,
+        follow_sampler,
+        measure_anatomy,
+    )
+    from sads.plots.anatomy import plot_anatomy
+    from sads.plots.style import save
+
+    family = drawn.model.family
+    if geometry.shape != family.shape:
+        raise InvalidArgumentError(
+            f"the geometry is of {format_shape(geometry.shape)}, the model of "
+            f"{format_shape(family.shape)}: give the geometry of its family"
+        )
+    turned = drawn.options.rotation
+    found = measure_anatomy(
+        drawn.model,
+        data,
+        rotation=turned,
+        directions=geometry.directions().vectors,
+        seed=seed,
+    )
+    walk = follow_sampler(drawn.model, data, drawn.options, seed=seed)
+    finite = y[y.flatten(1).isfinite().all(dim=1)]
+    spectrum = energy_spectrum(finite, data) if len(finite) else None
+    name = f"{family.name} {format_shape(family.shape)}, predicts {family.prediction}"
+    if turned is not None:
+        name += f", rotation {turned.kind}"
+    energies = energy_parts(finite, data) if len(finite) else None
+    evaluation = replace(evaluation, denoising=found.summary, energies=energies)
+    save(plot_anatomy(found, f"{name}; {evaluation.state}", walk, spectrum), picture)
+    return evaluation
 
 
 def read_samples(path: Path) -> "Tensor":

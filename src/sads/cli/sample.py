@@ -41,6 +41,8 @@ EXAMPLES = """
 
 - `sads sample runs/digits --sampler dpm-solver --steps 50 --samples 1000`
 
+- `sads sample runs/averaged --unaveraged` (the last weights of a run with --ema)
+
 - `sads sample runs/digits --clip` (in the frame of the data, also under a rotation)
 """
 
@@ -59,6 +61,10 @@ def sample(
     clip_range: Annotated[
         str | None, typer.Option(help="LOW,HIGH: clip x_0 to this range instead.")
     ] = None,
+    unaveraged: Annotated[
+        bool,
+        typer.Option("--unaveraged", help="Of a run with --ema: the weights of its last update."),
+    ] = False,
     batch_size: Annotated[
         int | None, typer.Option(help="Samples at a time; does not change the result.")
     ] = None,
@@ -86,6 +92,12 @@ def sample(
     path = find_model(run)
     build = None if factory is None else read_factory(factory)
     model = sads.load_model(path, build)
+    if unaveraged and not model.averaged:
+        raise InvalidArgumentError(
+            f"the weights of {printable(path)} are not averages (sads train --ema): leave "
+            "--unaveraged out"
+        )
+    model = model.unaveraged() if unaveraged else model
     limits = read_value_range(clip_range) or (model.provenance.data_range if clip else None)
     if clip and limits is None:
         raise InvalidArgumentError(
@@ -121,6 +133,7 @@ def sample(
         sampler=sampler,
         seed=seed,
         clip=limits,
+        averaged=model.averaged,
         seconds=round(time.perf_counter() - started, 3),
         layers=drawn.layers,
         mean=float(y.mean()),
@@ -156,6 +169,7 @@ class SampleSummary:
     sampler: str
     seed: int
     clip: tuple[float, float] | None  # to what x_0 was clipped
+    averaged: bool  # whether the weights are averages over the training
     seconds: float
     layers: str  # that computed them: see sads.cpu
     mean: float

@@ -27,10 +27,10 @@ import torch
 from torch import Tensor
 
 from sads.arguments import check_count
-from sads.diffusion.clipping import Clip, Frame, clipping_of, frame_of
+from sads.diffusion.clipping import Frame, clipping_of, frame_of
 from sads.diffusion.forward import fast_inference
 from sads.diffusion.model import ScoreModel, noise_from_output
-from sads.diffusion.sample import SAMPLERS, spread_levels
+from sads.diffusion.sample import SAMPLERS, SamplingOptions, spread_levels
 from sads.diffusion.skip import fit_gaussian
 from sads.errors import DataError
 from sads.estimates import Estimate, mean_estimate
@@ -87,6 +87,16 @@ class Walk:
     off: Tensor
     right_along: Tensor  # what it is for data that are noised to that level
     right_off: Tensor
+    described: str  # the sampler
+
+
+@dataclass(frozen=True, eq=False)
+class Spectrum:
+    """The energy of samples and data along the data's components, the largest variance first."""
+
+    data: Tensor  # (r,)
+    samples: Tensor
+    samples_off: float  # of the samples in all other directions, a coordinate
 
 
 @dataclass(frozen=True, eq=False)
@@ -96,13 +106,12 @@ class Anatomy:
     summary: DenoisingError
     components: Tensor  # (L, r): E(q_i^T e)^2, the largest variance first
     linear: Tensor  # (L, r): that of the best linear prediction
+    linear_losses: Tensor  # (L,): its E|e|^2 / D
     variances: Tensor  # (r,) of the data
     directions: Tensor | None  # (L, D): E(u_i^T e)^2, the largest eigenvalue first
     along: Tensor  # (L,): E|P e|^2 a coordinate of the data's span
     off: Tensor  # (L,): the same of the rest; NaN if there is none
     amplification: Tensor  # (L,): sigma_t / sqrt(abar_t)
-    walk: Walk | None = None
-    sampler: str = ""
 
 
 def denoising_error(
@@ -170,11 +179,12 @@ def measure_anatomy(
     abar, sigma = schedule.abar[levels], schedule.sigma[levels]
     linear = _linear_error(abar, gaussian.values)
     others = (dimension - gaussian.rank) * _linear_error(abar, torch.tensor([gaussian.rest]))
+    linear_losses = (linear.sum(dim=1) + others[:, 0]) / dimension
     summary = DenoisingError(
         loss=mean_estimate(total.mean(dim=0) / dimension),
         along=mean_estimate(near.mean(dim=0) / dimension),
         off=mean_estimate((total - near).mean(dim=0) / dimension),
-        linear=float((linear.sum(dim=1) + others[:, 0]).mean() / dimension),
+        linear=float(linear_losses.mean()),
         num_along=num_along,
         levels=tuple(levels),
         level_losses=tuple((total.mean(dim=1) / dimension).tolist()),
@@ -183,6 +193,7 @@ def measure_anatomy(
         summary=summary,
         components=torch.stack(by_component),
         linear=linear,
+        linear_losses=linear_losses,
         variances=gaussian.values,
         directions=torch.stack(by_direction) if by_direction else None,
         along=near.mean(dim=1) / num_along,
@@ -194,20 +205,19 @@ def measure_anatomy(
 def follow_sampler(
     model: ScoreModel,
     x: Tensor,
+    options: SamplingOptions | None = None,
     *,
-    rotation: Rotation | None = None,
-    steps: int = 1000,
-    sampler: str = "ddpm",
-    clip: Clip | None = None,
     num_samples: int = 100,
     seed: int = 0,
 ) -> Walk:
     """The energy of a sampler's states beside that of data `x` (N, *shape), noised to each level.
 
-    A state after a step is compared with the level that the step goes to.
+    A state after a step is compared with the level that the step goes to. Of the options count
+    sampler, steps, clipping and rotation.
     """
-    frame = frame_of(model, rotation)
-    clipping = clipping_of(model, clip, frame)
+    options = options or SamplingOptions()
+    frame = frame_of(model, options.rotation)
+    clipping = clipping_of(model, options.clip, frame)
     z = _seen(model, frame, x)
     gaussian = fit_gaussian(z)
     count = _num_along(gaussian)
@@ -225,10 +235,12 @@ def follow_sampler(
         outside = float(flat.square().sum(dim=1).mean()) - inside
         return inside / count, outside / max(1, model.family.dimension - count)
 
-    levels = spread_levels(schedule.num_levels, steps)
+    levels = spread_levels(schedule.num_levels, options.steps)
     data = energy(z.reshape(-1, *model.family.shape))
     with pinned_threads(1), torch.no_grad():
-        forward = fast_inference(model.network.eval(), model.family, num_samples * steps, BATCH)
+        forward = fast_inference(
+            model.network.eval(), model.family, num_samples * options.steps, BATCH
+        )
 
         def denoise(state: Tensor, level: int) -> Tensor:
             time = schedule.network_time(torch.tensor([level])).expand(len(state))
@@ -237,11 +249,13 @@ def follow_sampler(
                 return eps
             return clipping.noise(eps, state, float(schedule.abar[level]))
 
-        states = SAMPLERS[sampler](schedule, levels, noise(), denoise, noise)
+        states = SAMPLERS[options.sampler](schedule, levels, noise(), denoise, noise)
         found = torch.tensor([energy(state) for state in states], dtype=torch.float64)  # (S, 2)
     after = [*levels[1:], -1]
     abar = torch.tensor([1.0 if level < 0 else float(schedule.abar[level]) for level in after])
+    clipped = "" if clipping is None else ", clipped"
     return Walk(
+        described=f"{options.sampler}, {options.steps:,} steps{clipped}",
         levels=tuple(after),
         along=found[:, 0],
         off=found[:, 1],
@@ -270,6 +284,21 @@ def energy_parts(y: Tensor, test: Tensor, train: Tensor | None = None) -> Energy
     along, off = parts(y)
     data_along, data_off = (float(part.mean()) for part in parts(test))
     return EnergyParts(mean_estimate(along), mean_estimate(off), data_along, data_off)
+
+
+def energy_spectrum(y: Tensor, test: Tensor) -> Spectrum:
+    """The energy of samples `y` (N, *shape) along each component of data `test` (M, *shape)."""
+    gaussian = fit_gaussian(test.flatten(1))
+    basis = gaussian.vectors.double()
+
+    def along(x: Tensor) -> Tensor:
+        return (x.flatten(1).double() @ basis).square().mean(dim=0)
+
+    total = float(y.flatten(1).double().square().sum(dim=1).mean())
+    samples = along(y)
+    others = gaussian.dimension - gaussian.rank
+    off = (total - float(samples.sum())) / others if others else 0.0
+    return Spectrum(data=along(test), samples=samples, samples_off=off)
 
 
 def _seen(model: ScoreModel, frame: Frame, x: Tensor) -> Tensor:
