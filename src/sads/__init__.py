@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from sads.data.labels import load_labels
     from sads.data.readers import register_reader
     from sads.data.synthetic import rank_one, sphere
+    from sads.diffusion.anatomy import Anatomy, measure_anatomy
     from sads.diffusion.model import ScoreModel, load_model
     from sads.diffusion.sample import register_sampler, sample
     from sads.diffusion.skip import gaussian_skip
@@ -48,6 +49,7 @@ if TYPE_CHECKING:
 
 _HOMES = {
     "Alignment": "sads.rotations.alignment",
+    "Anatomy": "sads.diffusion.anatomy",
     "Basis": "sads.data.bases",
     "Classification": "sads.metrics.digits",
     "Cluster": "sads.geometry.directions",
@@ -83,6 +85,7 @@ _HOMES = {
     "load_model": "sads.diffusion.model",
     "load_rotation": "sads.rotations.rotation",
     "max_sliced_wasserstein": "sads.metrics.sliced_wasserstein",
+    "measure_anatomy": "sads.diffusion.anatomy",
     "pair": "sads.rotations.alignment",
     "probe": "sads.probes",
     "rank_one": "sads.data.synthetic",
@@ -103,6 +106,7 @@ _HOMES = {
 }
 __all__ = [
     "Alignment",
+    "Anatomy",
     "Basis",
     "Classification",
     "Cluster",
@@ -138,6 +142,7 @@ __all__ = [
     "load_model",
     "load_rotation",
     "max_sliced_wasserstein",
+    "measure_anatomy",
     "pair",
     "probe",
     "rank_one",
