@@ -332,8 +332,8 @@ def test_save_and_load(tmp_path):
         loaded = sads.load_rotation(rotation.save(tmp_path / "w.safetensors"))
         assert torch.equal(loaded.apply(x), rotation.apply(x))
         assert (loaded.kind, loaded.shape, loaded.alpha) == (kind, (2, 3), rotation.alpha)
-        assert loaded.provenance["data"]["num_samples"] == 50
-        assert loaded.provenance["geometry"]["family"]["name"] == "made"
+        assert loaded.provenance.data.num_samples == 50
+        assert loaded.provenance.geometry["family"]["name"] == "made"
 
 
 def test_damaged_rotation_files_are_refused(tmp_path):

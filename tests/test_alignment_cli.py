@@ -33,8 +33,8 @@ def test_align_writes_numbers_a_picture_and_a_rotation(command: Sads, tmp_path: 
     assert [row["rotation"] for row in summary["ranking"]][::3] == ["min", "max"]
     rotation = sads.load_rotation("a/rotation.safetensors")
     assert rotation.alpha == pytest.approx(expected.minimum)
-    assert "1,797 images" in rotation.provenance["data"]["statement"]
-    assert rotation.provenance["command"].startswith("sads align digits")
+    assert "1,797 images" in rotation.provenance.data.statement
+    assert rotation.provenance.command.startswith("sads align digits")
     with Image.open(tmp_path / "a/alignment.png") as image:
         assert min(image.size) > 300
         assert np.asarray(image.convert("L")).std() > 5

@@ -659,10 +659,10 @@ def test_archives_whose_directory_lies(tmp_path):
 
 def test_what_does_not_fit_into_memory_is_refused_before(tmp_path, monkeypatch):
     path = npy(tmp_path / "a.npy", RNG.integers(0, 256, (300, 1, 200, 200), dtype=np.uint8))
-    monkeypatch.setattr("sads.data.sources.available_memory", lambda: 50_000_000)
+    monkeypatch.setattr("sads.environment.available_memory", lambda: 50_000_000)
     refused(path, r"needs 96.0 MB of memory, 50.0 MB are available.*limit=")
     assert len(sads.load_images(path, limit=50)) == 50
-    monkeypatch.setattr("sads.data.sources.available_memory", lambda: 5_000_000)
+    monkeypatch.setattr("sads.environment.available_memory", lambda: 5_000_000)
     refused(path, "needs 12.0 MB of memory, 5.0 MB are available")
 
 

@@ -83,6 +83,14 @@ def used_memory() -> int:
     return 0
 
 
+def memory_shortage(needed: int) -> str | None:
+    """How much there is and how much is wanted, if so many more bytes do not fit."""
+    left = available_memory()
+    if left is None or needed <= left:
+        return None
+    return f"{format_bytes(needed)} of memory, {format_bytes(left)} are available"
+
+
 def check_memory(needed: int, what: str, advice: str) -> None:
     """Refuse what this machine cannot hold: `needed` bytes for the whole process, at its largest.
 
@@ -107,8 +115,19 @@ def check_samples(num_samples: int, dimension: int, copies: float = 3) -> None:
         )
 
 
+def format_bytes(number: int) -> str:
+    """
+    >>> format_bytes(8_100_000), format_bytes(10**12)
+    ('8.1 MB', '1,000.0 GB')
+    """
+    for unit, size in (("GB", 10**9), ("MB", 10**6), ("kB", 10**3)):
+        if number >= size:
+            return f"{number / size:,.1f} {unit}"
+    return f"{number} bytes"
+
+
 def gigabytes(count: float) -> str:
-    """Bytes for people.
+    """Bytes for people, where they are many.
 
     >>> gigabytes(4_200_000_000), gigabytes(31_000_000), gigabytes(5e18)
     ('4.2 GB', '0.03 GB', '5,000,000,000 GB')

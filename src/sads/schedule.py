@@ -9,6 +9,7 @@ from torch import Tensor
 
 from sads.arguments import check_count
 from sads.errors import InvalidArgumentError
+from sads.table1 import NUM_LEVELS, SCHEDULE
 
 SCHEDULES = ("linear", "cosine")
 PREDICTIONS = ("epsilon", "score", "x0", "v")
@@ -23,8 +24,8 @@ class Schedule:
     `"cosine"`: `abar_t` a squared cosine, `beta_t` at most 0.999 (Nichol & Dhariwal, 2021).
     """
 
-    name: str = "linear"  # Table 1
-    num_levels: int = 1000  # Table 1
+    name: str = SCHEDULE
+    num_levels: int = NUM_LEVELS
 
     def __post_init__(self) -> None:
         if not isinstance(self.name, str) or self.name not in SCHEDULES:

@@ -79,7 +79,7 @@ class TensorFile(Mapping[str, "Tensor"]):
 
         entry = self.entry(name)
         count = entry.stop - entry.start
-        check_memory(count)
+        expect_room(count)
         content = torch.empty(count, dtype=torch.uint8)
         self._file.seek(self._begin + entry.start)
         numbers: Any = content.numpy()
@@ -139,12 +139,9 @@ def _entry(name: str, content: Any) -> Entry:
     return Entry(torch_name, tuple(shape), *offsets)
 
 
-def check_memory(needed: int) -> None:
+def expect_room(needed: int) -> None:
     """`ValueError` if a file wants more memory than there is."""
-    from sads.environment import available_memory
+    from sads.environment import memory_shortage
 
-    available = available_memory()
-    if needed > 1 << 24 and available is not None and needed > available:
-        raise ValueError(
-            f"it takes {needed / 1e9:,.1f} GB of memory, {available / 1e9:,.1f} GB are available"
-        )
+    if needed > 1 << 24 and (shortage := memory_shortage(needed)):
+        raise ValueError(f"it takes {shortage}")

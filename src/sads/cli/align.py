@@ -90,7 +90,7 @@ def align(
     from sads.plots.style import save
     from sads.rotations.rotation import Kind
 
-    Kind.parse(rotation)  # before any work is done
+    kind = Kind.parse(rotation)  # before any work is done
     if (family is None) == (geometry is None):
         raise InvalidArgumentError("give either --family NAME or --geometry FILE, and not both")
     if geometry is not None and (shape or option):
@@ -106,7 +106,7 @@ def align(
     with working("pairing eigenvectors", quiet=as_json):
         both = sads.pair(result, dataset.samples)
         report, spectrum = both.alignment(), both.spectrum()
-        chosen = with_source(both.rotation(rotation), dataset.statement)
+        chosen = with_source(both.rotation(kind), dataset.statement)
     picture = plot_alignment(result, report, spectrum, both.data_values, name)
     summary = AlignmentSummary(
         command=command_line(),
@@ -114,7 +114,7 @@ def align(
         note=few_samples_note(report),
         tenths=tuple(spectrum.shares),
         ranking=ranking(report),
-        rotation={"kind": rotation, "alpha": chosen.alpha},
+        rotation={"kind": chosen.kind, "alpha": chosen.alpha},
         data={"source": data, "statement": dataset.statement, "sha256": both.digest},
         geometry=result.provenance,
         files={
@@ -165,8 +165,8 @@ class AlignmentSummary:
 
 def with_source(rotation: "Rotation", statement: str) -> "Rotation":
     """A rotation whose provenance also says where its data are from, and by which command."""
-    data = {**rotation.provenance["data"], "statement": statement}
-    provenance = {**rotation.provenance, "data": data, "command": command_line()}
+    data = replace(rotation.provenance.data, statement=statement)
+    provenance = replace(rotation.provenance, data=data, command=command_line())
     return replace(rotation, provenance=provenance)
 
 

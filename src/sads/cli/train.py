@@ -130,7 +130,7 @@ def train(
     the same weights. With `--rotation` the rotation is kept as `rotation.safetensors`.
     """
     from sads.diffusion.clipping import range_of
-    from sads.diffusion.train import check_data
+    from sads.diffusion.train import check_data, fit
     from sads.environment import versions
     from sads.files import to_json, write_json
     from sads.pipeline import rotate
@@ -147,7 +147,8 @@ def train(
     options, sources = resolve_options(
         score_family, dataset.kind, iterations, batch_size, learning_rate, ema, seed, centre
     )
-    check_data(score_family, dataset.samples, options.batch_size)
+    x = check_data(score_family, dataset.samples, options.batch_size)
+    dataset = replace(dataset, samples=x)
     claim_folder(out)
     check_run_folder(out, resume)  # perhaps another command was faster
     announce(dataset)
@@ -184,10 +185,10 @@ def train(
 
     try:
         with progress_bar("updates", "loss {:.4g}", quiet=as_json) as progress, shown_warnings():
-            model = sads.train(
+            model = fit(
                 score_family,
                 dataset.samples,
-                **vars(options),
+                options,
                 checkpoint=out / "checkpoint.safetensors",
                 checkpoint_every=checkpoint_every,
                 device=device,
@@ -291,29 +292,30 @@ def choose_rotation(
 
     `kind` is one of `sads.rotation`'s or the file of one; a run that is continued keeps its own.
     """
+    from sads.rotations.rotation import Kind
+
     kept = folder / ROTATION
+    parsed = None if kind is None or is_file(kind) else Kind.parse(kind)
     if kept.exists():
         rotation = sads.load_rotation(kept)
-        if not (same_file(kind, kept) if is_file(kind) else kind in (None, rotation.kind)):
+        same = str(parsed) == rotation.kind if parsed else kind is None or same_file(kind, kept)
+        if not same:
             raise InvalidArgumentError(
                 f"the run in {folder} was started with --rotation {rotation.kind}, not {kind}; "
                 "continue it as it was started, or choose another --out"
             )
     elif kind is None:
         return None
-    elif is_file(kind):
+    elif parsed is None:
         rotation = sads.load_rotation(kind)
     else:
-        from sads.rotations.rotation import Kind
-
-        Kind.parse(kind)
         source = (
             estimate(family, networks, seed, quiet)
             if geometry is None
             else sads.load_geometry(geometry)
         )
         with working("pairing eigenvectors", quiet):
-            rotation = sads.rotation(source, dataset.samples, kind)
+            rotation = sads.rotation(source, dataset.samples, parsed)
         rotation = with_source(rotation, dataset.statement)
     if rotation.shape != family.shape:
         raise InvalidArgumentError(
@@ -323,21 +325,18 @@ def choose_rotation(
     return rotation
 
 
-def is_file(kind: str | None) -> bool:
-    return kind is not None and kind.endswith(".safetensors")
+def is_file(kind: str) -> bool:
+    return kind.endswith(".safetensors")
 
 
-def same_file(file: str | None, kept: Path) -> bool:
+def same_file(file: str, kept: Path) -> bool:
     import torch
 
-    return file is not None and torch.equal(
-        sads.load_rotation(file).matrix(), sads.load_rotation(kept).matrix()
-    )
+    return torch.equal(sads.load_rotation(file).matrix(), sads.load_rotation(kept).matrix())
 
 
 def describe_rotation(rotation: "Rotation") -> dict[str, Any]:
-    geometry = rotation.provenance.get("geometry")
-    geometry = geometry if isinstance(geometry, dict) else {}  # of a file, it may say anything
+    geometry = rotation.provenance.geometry
     return {
         "kind": rotation.kind,
         "alpha": rotation.alpha,

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.lib import format as npy
 from numpy.typing import NDArray
 
-from sads.data.sources import check_memory, check_unpacked, open_file
+from sads.data.sources import check_room, check_unpacked, open_file
 from sads.errors import DataError, printable
 from sads.untrusted import size_of
 
@@ -160,7 +160,7 @@ def _read_header(stream: IO[bytes], name: str) -> tuple[tuple[int, ...], bool, "
 
 def _read_numbers(stream: BinaryIO | IO[bytes], size: int, name: str) -> Array:
     """Exactly `size` bytes, after which the stream must end."""
-    check_memory(size, name)
+    check_room(size, name)
     numbers = np.empty(size, np.uint8)
     done = 0
     while done < size:

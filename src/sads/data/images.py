@@ -17,7 +17,7 @@ from sads.arguments import as_path
 from sads.data.layouts import arrange, find_layout, parse_layout, spell
 from sads.data.ranges import Range, Ranges
 from sads.data.readers import Array, Found, Skipped, reader_of
-from sads.data.sources import SMALL, check_memory
+from sads.data.sources import SMALL, check_room
 from sads.errors import DataError, InvalidArgumentError, printable
 from sads.shapes import format_shape
 
@@ -221,7 +221,7 @@ class _Images:
                 "cannot be resized or recoloured"
             )
         array = array[: int(min(self.missing, len(array)))]
-        self._check_memory(array)
+        self._check_room(array)
         self.notes.update({note: len(array) for note in found.notes})
         for start in range(0, len(array), BLOCK):
             block = array[start : start + BLOCK]
@@ -266,14 +266,14 @@ class _Images:
         self.num_read += len(fitted)
         self.num_values += fitted.numel()
 
-    def _check_memory(self, array: Array) -> None:
+    def _check_room(self, array: Array) -> None:
         """Refuse an array before it is converted; those before it are in memory already."""
         size = self.asked.size
         pixels = math.prod(array.shape[2:] if size is None else size)
         num_new = len(array) * array.shape[1] * pixels
         needed = FLOAT_BYTES * (COPIES * num_new + (COPIES - 1) * self.num_values)
         if needed > SMALL:
-            check_memory(needed, self.asked.source)
+            check_room(needed, self.asked.source)
 
     def joined(self, skipped: tuple[tuple[str, str], ...]) -> ImageSet:
         decided = self.ranges.decide(self.asked.source)

@@ -5,7 +5,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO
 
-from sads.environment import available_memory
+from sads.environment import format_bytes, memory_shortage
 from sads.errors import DataError, printable
 from sads.untrusted import DAMAGE, first_line, open_regular
 
@@ -43,21 +43,9 @@ def check_unpacked(unpacked: int, packed: int, what: str) -> None:
         )
 
 
-def check_memory(needed: int, what: str) -> None:
-    available = available_memory()
-    if available is not None and needed > available:
+def check_room(needed: int, what: str) -> None:
+    """Refuse images that do not fit into memory, before they are read."""
+    if shortage := memory_shortage(needed):
         raise DataError(
-            f"{what} needs {format_bytes(needed)} of memory, {format_bytes(available)} are "
-            "available: read fewer images (limit=) or smaller ones (size=)"
+            f"{what} needs {shortage}: read fewer images (limit=) or smaller ones (size=)"
         )
-
-
-def format_bytes(number: int) -> str:
-    """
-    >>> format_bytes(8_100_000), format_bytes(10**12)
-    ('8.1 MB', '1,000.0 GB')
-    """
-    for unit, size in (("GB", 10**9), ("MB", 10**6), ("kB", 10**3)):
-        if number >= size:
-            return f"{number / size:,.1f} {unit}"
-    return f"{number} bytes"

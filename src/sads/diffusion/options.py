@@ -4,15 +4,16 @@ from dataclasses import dataclass
 
 from sads.arguments import check_count, check_number, check_type
 from sads.seeds import check_seed
+from sads.table1 import RANK_ONE
 
 
 @dataclass(frozen=True)
 class TrainingOptions:
     """How to train; the defaults are Table 1's for rank-one data."""
 
-    iterations: int = 2000  # Table 1
-    batch_size: int = 1000  # Table 1
-    learning_rate: float = 1e-4  # Table 1
+    iterations: int = RANK_ONE.iterations
+    batch_size: int = RANK_ONE.batch_size
+    learning_rate: float = RANK_ONE.learning_rate
     max_gradient_norm: float = 1.0
     ema_decay: float | None = None
     seed: int = 0

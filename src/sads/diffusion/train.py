@@ -29,6 +29,7 @@ from sads.errors import CheckpointError, DataError, DivergedError
 from sads.families import ScoreFamily, as_family
 from sads.files import tensor_digest
 from sads.seeds import torch_stream
+from sads.table1 import RANK_ONE
 from sads.threads import worker_pool
 
 Network = Callable[[Tensor, Tensor], Tensor]  # of noised samples and their times
@@ -39,9 +40,9 @@ def train(
     family: ScoreFamily | str,
     x: Tensor,
     *,
-    iterations: int = 2000,
-    batch_size: int = 1000,
-    learning_rate: float = 1e-4,
+    iterations: int = RANK_ONE.iterations,
+    batch_size: int = RANK_ONE.batch_size,
+    learning_rate: float = RANK_ONE.learning_rate,
     max_gradient_norm: float = 1.0,
     ema_decay: float | None = None,
     seed: int = 0,
@@ -52,7 +53,7 @@ def train(
     compile: bool | None = None,
     progress: Progress | None = None,
 ) -> ScoreModel:
-    """Train a network of `family` on the samples `x`, (N, *shape).
+    """Train a network of `family` on the samples `x`, (N, *shape); defaults are Table 1's.
 
     With `checkpoint`, the run is saved every `checkpoint_every` updates, and continues from that
     file if it is there. A loss that is not finite raises `DivergedError`; the checkpoint stays.
@@ -75,7 +76,31 @@ def train(
     )
     check_count("checkpoint_every", checkpoint_every)
     family = as_family(family)
-    x = check_data(family, x, batch_size)
+    return fit(
+        family,
+        check_data(family, x, batch_size),
+        options,
+        checkpoint=checkpoint,
+        checkpoint_every=checkpoint_every,
+        device=device,
+        compile=compile,
+        progress=progress,
+    )
+
+
+def fit(
+    family: ScoreFamily,
+    x: Tensor,
+    options: TrainingOptions,
+    *,
+    checkpoint: str | Path | None = None,
+    checkpoint_every: int = 100,
+    device: str | torch.device = "cpu",
+    compile: bool | None = None,
+    progress: Progress | None = None,
+) -> ScoreModel:
+    """What `train` does once options and data are checked."""
+    iterations, batch_size = options.iterations, options.batch_size
     started = time.perf_counter()
     device = usable_device(device)
     state = new_state(family, options, device)
@@ -85,7 +110,7 @@ def train(
         "data": tensor_digest(x),
     }
     data_range, mean = range_of(x), None
-    if centre:
+    if options.centre:
         mean = x.mean(dim=0, dtype=torch.float64).float()
         x = x - mean.to(x)
         if family.skip is not None:

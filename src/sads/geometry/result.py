@@ -30,7 +30,7 @@ from sads.geometry.directions import EQUAL, Directions, find_directions, form_er
 from sads.geometry.lift import Lift
 from sads.schedule import Schedule
 from sads.shapes import checked_shape, format_shape
-from sads.tensorfile import TensorFile, check_memory
+from sads.tensorfile import TensorFile, expect_room
 from sads.untrusted import parse_json
 
 FORMAT = "sads-geometry"
@@ -337,7 +337,7 @@ def _read_counts(file: TensorFile) -> Tensor:
 def _read_factors(file: TensorFile, batches: int, size: int) -> Tensor:
     """The factor of each batch, (K, P, P): second moments, up to rounding."""
     file.expect("factors", "float64", batches, size * (size + 1) // 2)
-    check_memory(2 * 8 * batches * size**2)
+    expect_room(2 * 8 * batches * size**2)
     packed = file["factors"]
     rows, columns = torch.triu_indices(size, size)
     factors = torch.empty(batches, size, size, dtype=torch.float64)

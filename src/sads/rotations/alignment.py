@@ -34,13 +34,15 @@ from sads.arguments import check_type
 from sads.environment import check_memory, gigabytes, used_memory, versions
 from sads.errors import InvalidArgumentError, UndefinedGeometryError
 from sads.estimates import Estimate, Estimates
-from sads.files import plain, tensor_digest
+from sads.files import tensor_digest
 from sads.geometry.directions import EQUAL
 from sads.geometry.result import Geometry
 from sads.rotations.rotation import (
+    DataProvenance,
     Kind,
     Middle,
     Rotation,
+    RotationProvenance,
     chunks,
     flatten,
     random_axes,
@@ -99,7 +101,7 @@ def alignment(geometry: Geometry, x: Tensor) -> Alignment:
     return pair(geometry, x).alignment()
 
 
-def rotation(geometry: Geometry, x: Tensor, kind: str) -> Rotation:
+def rotation(geometry: Geometry, x: Tensor, kind: str | Kind) -> Rotation:
     """A rotation of data `x` (N, *shape), with the `alpha` that it reaches.
 
     Args:
@@ -196,7 +198,7 @@ class Pairing:
             dimension=size,
         )
 
-    def rotation(self, kind: str) -> Rotation:
+    def rotation(self, kind: str | Kind) -> Rotation:
         """As `sads.rotation`."""
         parsed = Kind.parse(kind)
         middle = Middle.of(parsed, self.geometry.dimension)
@@ -212,13 +214,13 @@ class Pairing:
             alpha = float(energies.mean())
         from_batches = self.geometry.batch_errors(inner_products(self.geometry, [moment]))
         error = torch.hypot(_sample_errors(energies[:, None]), from_batches)
-        provenance = {
-            "geometry": plain(self.geometry.provenance),
-            "data": {"num_samples": len(self.rows), "sha256": self.digest},
-            "versions": versions(),
-        }
+        provenance = RotationProvenance(
+            geometry=vars(self.geometry.provenance),
+            data=DataProvenance(len(self.rows), self.digest),
+            versions=versions(),
+        )
         return Rotation(
-            kind=kind,
+            kind=str(parsed),
             shape=self.geometry.shape,
             alpha=Estimate(alpha, float(error)),
             provenance=provenance,

@@ -23,7 +23,7 @@ import json
 import math
 import os
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -33,10 +33,10 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from sads.arguments import as_path, as_tensor, check_type
-from sads.decoding import decode_as
+from sads.decoding import decode_as, decode_known
 from sads.errors import InvalidArgumentError, RotationFileError
 from sads.estimates import Estimate
-from sads.files import opening, replacing
+from sads.files import opening, plain, replacing
 from sads.geometry.lift import Lift
 from sads.shapes import checked_shape, format_shape
 from sads.tensorfile import TensorFile
@@ -57,7 +57,13 @@ class Kind:
     number: float = 0.0
 
     @classmethod
-    def parse(cls, text: str) -> "Kind":
+    def parse(cls, text: "str | Kind") -> "Kind":
+        """
+        >>> str(Kind.parse("share:0.250")), Kind.parse("min").paired
+        ('share:0.25', True)
+        """
+        if isinstance(text, Kind):
+            return text
         name, colon, argument = str(text).partition(":")
         try:
             if not colon and name in ("min", "max", "identity"):
@@ -69,6 +75,11 @@ class Kind:
         except ValueError:
             pass
         raise InvalidArgumentError(f"unknown rotation {text!r}; choose {KINDS}")
+
+    def __str__(self) -> str:
+        if self.name in ("min", "max", "identity"):
+            return self.name
+        return f"{self.name}:{int(self.number) if self.number % 1 == 0 else self.number}"
 
     @property
     def paired(self) -> bool:
@@ -116,6 +127,25 @@ class Middle:
         return squares, half + half.flip(0)
 
 
+@dataclass(frozen=True)
+class DataProvenance:
+    """The data that a rotation was found on."""
+
+    num_samples: int = 0
+    sha256: str = ""
+    statement: str = ""  # where they are from, if somebody said so
+
+
+@dataclass(frozen=True)
+class RotationProvenance:
+    """How a rotation was found."""
+
+    geometry: Mapping[str, Any] = field(default_factory=dict)  # what its provenance says
+    data: DataProvenance = DataProvenance()
+    command: str = ""
+    versions: Mapping[str, str] = field(default_factory=dict)
+
+
 @dataclass(frozen=True, eq=False)
 class Rotation:
     """An orthogonal matrix `W` on data of a shape, with the `alpha` that the rotated data reach.
@@ -131,7 +161,7 @@ class Rotation:
     kind: str
     shape: tuple[int, ...]
     alpha: Estimate
-    provenance: Mapping[str, Any]
+    provenance: RotationProvenance
     _axes: Tensor  # V, (D, D), columns; empty stands for the identity
     _middle: Middle
     _basis: Tensor  # (P, P), columns; empty stands for U = identity
@@ -164,7 +194,7 @@ class Rotation:
             "shape": json.dumps(self.shape),
             "groups": str(self._lift.groups),
             "alpha": json.dumps([self.alpha.value, self.alpha.error]),
-            "provenance": json.dumps(self.provenance),
+            "provenance": json.dumps(plain(self.provenance)),
         }
         with replacing(path) as temporary:
             save_file({k: v.contiguous() for k, v in tensors.items()}, temporary, metadata)
@@ -218,10 +248,10 @@ def load_rotation(path: str | os.PathLike[str]) -> Rotation:
         shape = checked_shape(parse_json(metadata["shape"]))
         kind = Kind.parse(metadata["kind"])
         alpha = decode_as(tuple[float, float], parse_json(metadata["alpha"]), "alpha")
-        provenance = decode_as(dict[str, Any], parse_json(metadata["provenance"]), "provenance")
+        provenance = decode_known(RotationProvenance, parse_json(metadata["provenance"]))
         lift = Lift.read(file, shape)
         return Rotation(
-            kind=metadata["kind"],
+            kind=str(kind),
             shape=shape,
             alpha=Estimate(*alpha),
             provenance=provenance,

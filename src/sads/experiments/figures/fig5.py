@@ -16,6 +16,7 @@ import torch
 from scipy import special
 from torch import Tensor
 
+from sads import table1
 from sads.estimates import Estimate, mean_estimate
 from sads.experiments.figures.figure import Context, Figure, Outcome
 from sads.experiments.verdict import (
@@ -38,10 +39,10 @@ if TYPE_CHECKING:  # matplotlib is slow to import
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure as Picture
 
-NUM_NETWORKS = {  # behind the geometry (Appendix A), and fresh
+NUM_NETWORKS = {  # behind the geometry, and fresh
     "smoke": (256, 1000),
     "laptop": (4096, 4000),
-    "paper": (1_000_000, 10_000),
+    "paper": (table1.NUM_NETWORKS, 10_000),
 }
 LEAST_LEVEL = 1e-6  # of p-values
 ENDS = {"v_perp": r"$v_\perp$", "v_par": r"$v_\parallel$"}

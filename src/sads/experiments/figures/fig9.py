@@ -33,14 +33,15 @@ from sads.geometry.directions import Directions
 from sads.geometry.estimate import estimate_geometry
 from sads.geometry.result import Geometry
 from sads.probes import probe
+from sads.table1 import IDDPM, NUM_NETWORKS
 from sads.tables import Row, column
 from sads.theory.lemmas import unit
 
 if TYPE_CHECKING:  # matplotlib is slow to import
     from matplotlib.figure import Figure as Picture
 
-SHAPE = (1, 16, 16)
-SIZES = {"smoke": (64, 2), "laptop": (1024, 10), "paper": (1_000_000, 10)}  # networks, images
+SHAPE = IDDPM.shape
+SIZES = {"smoke": (64, 2), "laptop": (1024, 10), "paper": (NUM_NETWORKS, 10)}  # networks, images
 NUM_FIRST = 12  # eigenvectors that the figure shows
 COLUMNS = 6
 
