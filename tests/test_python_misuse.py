@@ -82,8 +82,6 @@ MISUSE = {
         ("an unknown name", lambda: sads.family("nope")),
         ("an unknown option", lambda: sads.family("iddpm", nope=1)),
         ("an option of a wrong type", lambda: sads.family("iddpm", channels="many")),
-        ("prediction=None", lambda: sads.family("iddpm", prediction=None)),
-        ("schedule=None", lambda: sads.family("iddpm", schedule=None)),
         ("schedule='x'", lambda: sads.family("iddpm", schedule="x")),
         (
             "a factory with arguments",

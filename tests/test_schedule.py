@@ -5,7 +5,7 @@ import torch
 
 import sads
 from sads.errors import InvalidArgumentError
-from sads.schedule import PREDICTIONS
+from sads.schedule import PREDICTIONS, SCHEDULES
 
 
 def test_linear_schedule_agrees_with_diffusers() -> None:
@@ -30,25 +30,88 @@ def test_weights_of_the_levels_are_as_uneven_as_the_design_says() -> None:
     assert float(effective) == pytest.approx(0.0074, abs=0.00005)
 
 
+@pytest.mark.parametrize("name", SCHEDULES)
 @pytest.mark.parametrize("prediction", PREDICTIONS)
-def test_every_prediction_means_the_same_score(prediction: str) -> None:
-    schedule = sads.Schedule("linear", 50)
+def test_every_prediction_means_the_same_score(prediction: str, name: str) -> None:
+    """What a perfect network returns, by the definition of each, gives the score of `x`."""
+    schedule = sads.Schedule(name, 50)
+    if prediction == "edm" and name not in ("edm", "ve"):
+        with pytest.raises(InvalidArgumentError, match="edm and ve"):
+            schedule.score_coefficients(prediction)
+        return
     x0, eps = torch.randn(2, 50, 3, dtype=torch.float64)
-    signal, sigma = schedule.abar.sqrt()[:, None], schedule.sigma[:, None]
+    signal, sigma = schedule.signal[:, None], schedule.sigma[:, None]
     x = signal * x0 + sigma * eps
+    # Karras et al. (2022), Table 1, solved for the raw network F.
+    c_skip = 0.25 / (sigma**2 + 0.25)
+    c_out = sigma * 0.5 / (sigma**2 + 0.25).sqrt()
     outputs = {
         "epsilon": eps,
         "score": -eps / sigma,
         "x0": x0,
         "v": signal * eps - sigma * x0,
+        "flow": eps - x0,
+        "edm": (x0 - c_skip * x) / c_out,
     }
     a, b = schedule.score_coefficients(prediction)
     score = a[:, None] * x + b[:, None] * outputs[prediction]
-    assert torch.allclose(score, -eps / sigma)
+    assert torch.allclose(score, -eps / sigma, rtol=1e-8, atol=1e-10)
+
+
+def test_scaled_linear_and_flow_agree_with_diffusers() -> None:
+    diffusers = pytest.importorskip("diffusers")
+    theirs = diffusers.DDPMScheduler(
+        1000, beta_start=0.00085, beta_end=0.012, beta_schedule="scaled_linear"
+    )
+    ours = sads.Schedule("scaled-linear")
+    assert torch.allclose(ours.abar.float(), theirs.alphas_cumprod, atol=1e-6)
+    flow = diffusers.FlowMatchEulerDiscreteScheduler(1000, shift=3.0)
+    assert torch.allclose(
+        sads.Schedule("flow", shift=3.0).sigma.float(), flow.sigmas.flip(0), atol=1e-6
+    )
+
+
+def test_edm_levels_and_preconditioning_agree_with_diffusers() -> None:
+    diffusers = pytest.importorskip("diffusers")
+    theirs = diffusers.EDMEulerScheduler()
+    theirs.set_timesteps(40)
+    ours = sads.Schedule("edm", 40)
+    assert torch.allclose(ours.sigma.float().flip(0), theirs.sigmas[:-1], rtol=1e-5)
+    assert torch.allclose(
+        ours.network_time(torch.arange(40)).flip(0), theirs.precondition_noise(theirs.sigmas[:-1])
+    )
+    x, output = torch.randn(2, 40, 3)
+    a, b = ours.score_coefficients("edm")
+    for level, sigma in enumerate(ours.sigma.float()):
+        seen = ours.network_input(x[level : level + 1], torch.tensor([level]), "edm")
+        assert torch.allclose(seen[0], theirs.precondition_inputs(x[level], sigma))
+        clean = theirs.precondition_outputs(x[level], output[level], sigma)
+        score = a[level] * x[level] + b[level] * output[level]
+        assert torch.allclose(score.float(), (clean - x[level]) / sigma**2, rtol=1e-3)
+
+
+def test_noise_of_ve_grows_by_a_constant_factor() -> None:
+    sigma = sads.Schedule("ve", 5, first=0.01, last=100.0).sigma
+    assert sigma.tolist() == pytest.approx([0.01, 0.1, 1, 10, 100])
+
+
+def test_descriptions_say_what_is_not_as_usual() -> None:
+    assert sads.Schedule().describe() == {"name": "linear", "num_levels": 1000}
+    flow = sads.Schedule("flow", shift=3.0)
+    assert sads.Schedule(**flow.describe()) == flow
 
 
 def test_networks_see_time_on_the_scale_of_1000() -> None:
     assert sads.Schedule("linear", 50).network_time(torch.tensor([0, 49])).tolist() == [0, 980]
+
+
+@pytest.mark.parametrize("name", ["edm", "ve", "flow"])
+def test_what_does_not_preserve_variance_is_not_trained(name: str) -> None:
+    family = sads.family("mlp", shape=(1, 4, 4), schedule=name)
+    with pytest.raises(InvalidArgumentError, match="does not train"):
+        sads.train(family, torch.randn(32, 1, 4, 4), iterations=1, batch_size=8)
+    geometry = sads.estimate_geometry(family, 16, probe="gaussian")
+    assert geometry.provenance.family["schedule"]["name"] == name
 
 
 @pytest.mark.parametrize(("name", "levels"), [("quadratic", 10), ("linear", 0), ("linear", 20)])

@@ -5,8 +5,13 @@ anywhere:
 
     sads.register_family("mine", MyNetwork)   # MyNetwork(shape=..., **options)
     sads.estimate_geometry(sads.family("mine", shape=(3, 32, 32), width=64))
+
+What another library calls a model is made a network of ours by an *adapter* (`sads.adapters`), a
+module that is imported when somebody asks for it: by a name with its prefix, such as
+`"diffusers:unet/config.json"`, or with a class or a function that builds such a model.
 """
 
+import importlib
 import inspect
 import math
 import operator
@@ -19,9 +24,10 @@ from torch import Tensor, nn
 
 from sads import table1
 from sads.errors import InvalidArgumentError, NetworkError, SadsError, describe_failure
+from sads.files import plain
 from sads.networks import CNN, MLP, DiT, UNet
 from sads.networks.gaussian import GaussianPart, check_dimension
-from sads.schedule import PREDICTIONS, Schedule
+from sads.schedule import PREDICTIONS, TRAINABLE, Schedule
 from sads.shapes import format_shape
 from sads.table1 import Column
 
@@ -30,6 +36,7 @@ Architecture = Callable[..., nn.Module]  # takes `shape=` and the options of a n
 
 ARCHITECTURES: dict[str, Architecture] = {}
 _COLUMNS: dict[str, tuple[Column, ...]] = {}
+ADAPTERS = {"diffusers": "sads.adapters.diffusers"}  # modules, by package and prefix of names
 
 
 @dataclass(frozen=True)
@@ -50,6 +57,8 @@ class ScoreFamily:
     `factory` returns a new network with freshly drawn weights at every call. The score is
     `a_t x + b_t net(x, t)`, where `prediction` fixes `a` and `b` (see `Schedule`). With a `skip`,
     what it predicts is added to what the network returns (see `sads.gaussian_skip`).
+    `zero_readout` says what becomes of an output layer that starts at zero, unless
+    `estimate_geometry` is told, and `notes` what every result should say.
     """
 
     factory: Factory
@@ -59,14 +68,18 @@ class ScoreFamily:
     name: str = "custom"
     options: Mapping[str, Any] = field(default_factory=dict)
     skip: GaussianPart | None = None
+    zero_readout: str = "error"
+    notes: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "shape", _whole_numbers(self.shape))
+        object.__setattr__(self, "shape", whole_numbers(self.shape))
         if self.prediction not in PREDICTIONS:
             raise InvalidArgumentError(
                 f"unknown prediction {self.prediction!r}; choose one of {', '.join(PREDICTIONS)}"
             )
+        self.schedule.score_coefficients(self.prediction)  # refuses what does not go together
         if self.skip is not None:
+            self.check_trainable()
             check_dimension(self.skip, self.shape)
 
     @property
@@ -92,12 +105,22 @@ class ScoreFamily:
             )
         return network.eval()
 
+    def check_trainable(self) -> None:
+        """Refuse what sads can look at but not train."""
+        if not self.schedule.preserves_variance or self.prediction not in TRAINABLE:
+            raise InvalidArgumentError(
+                f"sads does not train networks that predict {self.prediction} under the schedule "
+                f"{self.schedule.name}; it trains predictions of {', '.join(TRAINABLE)} under "
+                "schedules that preserve variance (linear, scaled-linear, cosine)"
+            )
+
     def score(self, network: nn.Module, x: Tensor, levels: Tensor) -> Tensor:
         """`a_t x + b_t net(x, t)` for `x` (N, *shape) at whole-number `levels` (N,)."""
         a, b = self.schedule.score_coefficients(self.prediction)
         column = (-1, *[1] * len(self.shape))
         a, b = (c[levels].to(x).reshape(column) for c in (a, b))
-        output = network(x, self.schedule.network_time(levels).to(x.device))
+        seen = self.schedule.network_input(x, levels, self.prediction)
+        output = network(seen, self.schedule.network_time(levels).to(x.device))
         self.check_output(output, len(x))
         return a * x + b * self.with_skip(output, x, levels)
 
@@ -121,10 +144,10 @@ class ScoreFamily:
         skip = {} if self.skip is None else {"skip": {"kind": "gaussian", "rank": self.skip.rank}}
         return {
             "name": self.name,
-            "options": {k: list(v) if isinstance(v, tuple) else v for k, v in self.options.items()},
+            "options": plain(self.options),
             "shape": list(self.shape),
             "prediction": self.prediction,
-            "schedule": {"name": self.schedule.name, "num_levels": self.schedule.num_levels},
+            "schedule": self.schedule.describe(),
             **skip,
         }
 
@@ -165,23 +188,31 @@ def family(
     name: str | Factory,
     shape: Sequence[int] | None = None,
     *,
-    prediction: str = "epsilon",
-    schedule: Schedule | str = "linear",
+    prediction: str | None = None,
+    schedule: Schedule | str | None = None,
     **overrides: Any,
 ) -> ScoreFamily:
     """A family of score networks by name, or from any factory of `nn.Module`s.
 
     A name and a shape that stand in the paper's Table 1 give that column's network; other
     shapes start from the first column. `overrides` are arguments of the network, for instance
-    `patch_size=4` or `resample="area"`. See `sads families` for the presets.
+    `patch_size=4` or `resample="area"`. See `sads families` for the presets. `"diffusers:PATH"` is
+    the model of a configuration, with a shape, a prediction and a schedule of its own (see
+    `sads.adapters.diffusers`); else networks predict `"epsilon"` under the schedule `"linear"`.
 
     >>> family("iddpm", shape=(1, 16, 16)).dimension
     256
     >>> family(lambda: MyUNet(width=64), shape=(3, 64, 64))  # doctest: +SKIP
+    >>> family("diffusers:stable-diffusion-v1-5/unet")  # doctest: +SKIP
     """
-    if not isinstance(schedule, Schedule):
+    if schedule is not None and not isinstance(schedule, Schedule):
         schedule = Schedule(schedule)
-    sizes = None if shape is None else _whole_numbers(shape)
+    sizes = None if shape is None else whole_numbers(shape)
+    if (module := adapter_of(name)) is not None:
+        adapter = importlib.import_module(module)
+        return adapter.adapt(name, sizes, prediction, schedule, overrides)
+    prediction = "epsilon" if prediction is None else prediction
+    schedule = Schedule() if schedule is None else schedule
     if not isinstance(name, str):
         return _custom_family(name, sizes, prediction, schedule, overrides)
     if name not in ARCHITECTURES:
@@ -212,6 +243,23 @@ def family(
             f"{name} cannot be built for shape {format_shape(sizes)} with {options}: {error}"
         ) from error
     return result
+
+
+def adapter_of(name: object) -> str | None:
+    """The module that makes families of a name (`diffusers:PATH`) or of a class, if there is one.
+
+    >>> adapter_of("diffusers:unet/config.json"), adapter_of("iddpm")
+    ('sads.adapters.diffusers', None)
+    """
+    if isinstance(name, str):
+        prefix, colon, _ = name.partition(":")
+        return ADAPTERS.get(prefix) if colon else None
+    return _adapter_of_class(name) if isinstance(name, type) else None
+
+
+def _adapter_of_class(kind: type) -> str | None:
+    packages = (base.__module__.partition(".")[0] for base in kind.__mro__)
+    return next((ADAPTERS[package] for package in packages if package in ADAPTERS), None)
 
 
 def as_family(given: ScoreFamily | str | Factory) -> ScoreFamily:
@@ -258,7 +306,7 @@ def _missing_arguments(factory: Factory) -> str:
     return ""
 
 
-def _whole_numbers(shape: object) -> tuple[int, ...]:
+def whole_numbers(shape: object) -> tuple[int, ...]:
     """A shape from anything that holds whole numbers, NumPy's too."""
     try:
         sizes = tuple(operator.index(n) for n in shape)  # type: ignore[attr-defined]
@@ -287,11 +335,23 @@ def _custom_family(
     if shape is None:
         raise InvalidArgumentError("give the shape of the data: sads.family(factory, shape=...)")
     name = getattr(factory, "__qualname__", type(factory).__name__)
-    if overrides:
-        return ScoreFamily(
-            lambda: factory(**overrides), shape, schedule, prediction, name, overrides
-        )
-    return ScoreFamily(factory, shape, schedule, prediction, name)
+    build = _CustomFactory(factory, overrides)
+    return ScoreFamily(build, shape, schedule, prediction, name, overrides)
+
+
+@dataclass(frozen=True)
+class _CustomFactory:
+    """A user's factory; models of other libraries that it builds are made networks of ours."""
+
+    __wrapped__: Factory  # where `inspect` looks for the arguments
+    options: Mapping[str, Any]
+
+    def __call__(self) -> nn.Module:
+        network = self.__wrapped__(**self.options)
+        module = _adapter_of_class(type(network))
+        if module is None or not isinstance(network, nn.Module):
+            return network
+        return importlib.import_module(module).wrap(network)
 
 
 register("iddpm", UNet, [table1.IDDPM, table1.MNIST, table1.CELEBA, table1.CIFAR10])

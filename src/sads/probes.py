@@ -99,7 +99,7 @@ class GaussianProbe(Probe):
 
 @dataclass(frozen=True, eq=False)
 class ForwardProbe(Probe):
-    """`x = sqrt(abar_t) x_0 + sigma_t eps`, with `x_0` one of the given images (Figure 9)."""
+    """`x = signal_t x_0 + sigma_t eps`, with `x_0` one of the given images (Figure 9)."""
 
     images: Tensor  # (N, *shape)
 
@@ -120,12 +120,12 @@ class ForwardProbe(Probe):
                 f"{tuple(shape)}: resize the images or change the family's shape"
             )
         noise = torch.from_numpy(rng.standard_normal(shape, dtype=np.float32))
-        signal, spread = schedule.abar[level].sqrt().float(), schedule.sigma[level].float()
+        signal, spread = schedule.signal[level].float(), schedule.sigma[level].float()
         return signal * image.float() + spread * noise
 
     def second_moment(self, schedule: Schedule, weights: Tensor) -> Tensor:
         flat = self.images.double().flatten(1)
-        signal = (weights * schedule.abar).sum()
+        signal = (weights * schedule.signal**2).sum()
         noise = (weights * schedule.sigma**2).sum()
         identity = torch.eye(flat.shape[1], dtype=torch.float64)
         return signal * flat.T @ flat / len(flat) + noise * identity

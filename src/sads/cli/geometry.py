@@ -11,8 +11,11 @@ from sads.cli.folders import finish, new_folder
 from sads.cli.interrupts import Interrupted, command_line
 from sads.cli.options import (
     AsJson,
+    Condition,
     Device,
+    DropVariance,
     FamilyArgument,
+    GuidanceScale,
     Layout,
     NetworkOptions,
     NewFolder,
@@ -54,6 +57,10 @@ EXAMPLES = """
 
 - `sads geometry my_model.py:build --shape 3x64x64 --json`
 
+- `sads geometry diffusers:stable-diffusion-v1-5/unet --networks 64`
+
+- `sads geometry diffusers:DiT-XL-2-256/transformer --drop-variance --condition normal`
+
 - `sads geometry iddpm --probe my_probe.py:Probe` (a class with a method `draw`)
 """
 FILES = ("geometry.safetensors", "geometry.json", "spectrum.png", "directions.png", REPORT)
@@ -77,8 +84,11 @@ def geometry(
     ] = "zero",
     value_range: ValueRange = None,
     layout: Layout = None,
-    prediction: Prediction = "epsilon",
-    schedule: Schedule = "linear",
+    prediction: Prediction = None,
+    schedule: Schedule = None,
+    condition: Condition = None,
+    guidance_scale: GuidanceScale = None,
+    drop_variance: DropVariance = None,
     seed: Seed = 0,
     estimator: Annotated[
         str, typer.Option(help="auto, outer-product, or monte-carlo (the paper's loop).")
@@ -87,8 +97,12 @@ def geometry(
         str | None, typer.Option(help="Name of the output layer, if it is not found.")
     ] = None,
     zero_readout: Annotated[
-        str, typer.Option(help="For an output layer that starts at zero: error or default.")
-    ] = "error",
+        str | None,
+        typer.Option(
+            help="For an output layer that starts at zero: error, or default for its type's "
+            "initialisation, as in the paper; else default for models of diffusers only."
+        ),
+    ] = None,
     device: Device = "cpu",
     out: NewFolder = None,
     report: WithReport = False,
@@ -103,7 +117,16 @@ def geometry(
     Ctrl-C and SIGTERM keep what was computed, marked as interrupted. The same command goes on from
     there, also after it was killed, to the same numbers.
     """
-    score_family = read_family(family, shape, option, prediction, schedule)
+    score_family = read_family(
+        family,
+        shape,
+        option,
+        prediction,
+        schedule,
+        condition=condition,
+        guidance_scale=guidance_scale,
+        drop_variance=drop_variance,
+    )
     chosen_probe = read_probe(probe, score_family.shape, value_range, layout)
     folder = new_folder(out, folder_stem(score_family, probe), FILES, partial=PARTIAL)
     try:

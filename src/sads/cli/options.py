@@ -6,6 +6,13 @@ from typing import Annotated
 import typer
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+Condition = Annotated[
+    str | None,
+    typer.Option(
+        help="What a model of diffusers is given beside the image: zeros (the default), normal, "
+        "or an npz or safetensors file with tensors by name."
+    ),
+]
 DataArgument = Annotated[
     str,
     typer.Argument(
@@ -16,8 +23,22 @@ DataArgument = Annotated[
     ),
 ]
 Device = Annotated[str, typer.Option(help="Where networks run: cpu, cuda, mps.")]
+DropVariance = Annotated[
+    bool | None,
+    typer.Option(
+        "--drop-variance", help="Take the first half of the channels of a learned variance."
+    ),
+]
 FamilyArgument = Annotated[
-    str, typer.Argument(help="A name from `sads families`, or FILE.py:FUNCTION that builds one.")
+    str,
+    typer.Argument(
+        help="A name from `sads families`, FILE.py:FUNCTION that builds a network, or "
+        "diffusers:PATH with a config.json or the folder of a model."
+    ),
+]
+GuidanceScale = Annotated[
+    float | None,
+    typer.Option(help="Guide a model of diffusers: 1 is its condition, 0 is none."),
 ]
 Layout = Annotated[
     str | None,
@@ -35,7 +56,11 @@ NetworkOptions = Annotated[
     typer.Option("-o", "--option", help="Option of the network, KEY=VALUE; repeatable."),
 ]
 Prediction = Annotated[
-    str, typer.Option(help="What the network predicts: epsilon, score, x0 or v.")
+    str | None,
+    typer.Option(
+        help="What the network predicts: epsilon, score, x0, v, flow or edm; else what the "
+        "scheduler beside a model of diffusers says, or epsilon."
+    ),
 ]
 WithReport = Annotated[
     bool, typer.Option("--report", help="Also write report.html, a page to explore.")
@@ -43,7 +68,13 @@ WithReport = Annotated[
 Resize = Annotated[
     bool, typer.Option("--resize", help="Resize, crop and recolour images to the shape.")
 ]
-Schedule = Annotated[str, typer.Option(help="Noise schedule: linear or cosine.")]
+Schedule = Annotated[
+    str | None,
+    typer.Option(
+        help="Noise schedule: linear, scaled-linear, cosine, edm, ve or flow; else that of the "
+        "scheduler beside a model of diffusers, or linear."
+    ),
+]
 Seed = Annotated[int, typer.Option(help="Seed of all random numbers.", min=0)]
 Shape = Annotated[
     str | None, typer.Option(help="Shape of the data, such as 1x16x16; else the preset's.")

@@ -23,21 +23,33 @@ def read_family(
     name: str,
     shape: str | None,
     options: list[str] | None,
-    prediction: str = "epsilon",
-    schedule: str = "linear",
+    prediction: str | None = None,
+    schedule: str | None = None,
+    **settings: Any,
 ) -> "ScoreFamily":
+    """A family by its name; `settings` are further options, left out where they are None."""
+    from sads.families import adapter_of
+
     overrides = dict(read_option(text) for text in options or [])
+    given = {key: value for key, value in settings.items() if value is not None}
+    if given and adapter_of(name) is None:
+        flags = ", ".join(f"--{key.replace('_', '-')}" for key in given)
+        raise InvalidArgumentError(
+            f"{flags}: only for models of diffusers (diffusers:PATH), not for {printable(name)}"
+        )
     if reserved := set(RESERVED) & set(overrides):
         raise InvalidArgumentError(
             f"{', '.join(sorted(reserved))} is not an option of a network; "
             "write --shape, --prediction or --schedule"
         )
+    own = adapter_of(name) is None and (":" in name or name.endswith(".py"))
     return sads.family(
-        read_factory(name) if ":" in name or name.endswith(".py") else name,
+        read_factory(name) if own else name,
         None if shape is None else parse_shape(shape),
         prediction=prediction,
         schedule=schedule,
         **overrides,
+        **given,
     )
 
 

@@ -265,6 +265,7 @@ def new_state(family: ScoreFamily, options: TrainingOptions, device: torch.devic
 
 def check_data(family: ScoreFamily, x: Tensor, batch_size: int) -> Tensor:
     """The samples in float32, or an error, with what to do, if they are not fit for this family."""
+    family.check_trainable()
     x = as_tensor(x, "the data")
     if not x.is_floating_point():
         raise DataError(

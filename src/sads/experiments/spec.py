@@ -17,7 +17,7 @@ from sads.decoding import DecodingError, decode
 from sads.errors import InvalidArgumentError
 from sads.families import ScoreFamily, family
 from sads.files import digest, plain
-from sads.schedule import PREDICTIONS
+from sads.schedule import TRAINABLE
 from sads.shapes import format_shape
 from sads.table1 import Column, Sampling, Training
 
@@ -87,10 +87,10 @@ class Practice:
     skip: str = "none"  # "gaussian": the Gaussian part of the score beside the network
 
     def __post_init__(self) -> None:
-        if self.prediction not in PREDICTIONS or self.skip not in SKIPS:
+        if self.prediction not in TRAINABLE or self.skip not in SKIPS:
             raise InvalidArgumentError(
                 f"unknown prediction {self.prediction!r} or skip {self.skip!r}; choose from "
-                f"{', '.join(PREDICTIONS)} and from {', '.join(SKIPS)}"
+                f"{', '.join(TRAINABLE)} and from {', '.join(SKIPS)}"
             )
         if self.ema_decay is not None and not 0 < self.ema_decay < 1:
             raise InvalidArgumentError(f"ema_decay lies between 0 and 1, got {self.ema_decay}")

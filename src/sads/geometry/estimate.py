@@ -80,7 +80,7 @@ def estimate_geometry(
     seed: int = 0,
     estimator: str = "auto",
     readout: str | None = None,
-    zero_readout: str = "error",
+    zero_readout: str | None = None,
     max_networks: int = 16_384,
     batch_size: int | None = None,
     first_network: int = 0,
@@ -111,7 +111,8 @@ def estimate_geometry(
             `"monte-carlo"` is the paper's plain loop, kept as a reference.
         readout: name of the output layer to integrate out; found automatically if not given.
         zero_readout: `"default"` draws an output layer that starts at zero by its type's
-            default initialisation; `"error"` refuses it.
+            default initialisation; `"error"` refuses it. What the family says if not given:
+            `"default"` for models of `diffusers`, else `"error"`.
         batch_size: networks evaluated at once; chosen by their size if not given.
         first_network: number of the first network, for estimating shards to be merged.
         checkpoint: file in which the moments so far are kept while networks are drawn. The same
@@ -124,6 +125,8 @@ def estimate_geometry(
         forecast: called with the memory that the estimate takes, before the first network is
             drawn. One that does not fit raises `NotEnoughMemoryError`.
     """
+    family = as_family(family)
+    zero_readout = family.zero_readout if zero_readout is None else zero_readout
     _check_arguments(
         num_networks, tolerance, max_networks, batch_size, first_network, estimator, zero_readout
     )
@@ -131,8 +134,7 @@ def estimate_geometry(
     started = time.perf_counter()
     stage = stage or (lambda _: None)
     budget = max_networks if tolerance else num_networks or DEFAULT_NETWORKS
-    family = as_family(family)
-    notes = () if family.skip is None else (BESIDE_A_SKIP,)
+    notes = family.notes if family.skip is None else (*family.notes, BESIDE_A_SKIP)
     family = replace(family, skip=None)
     with _interruptible(), sdpa_kernel(SDPBackend.MATH):  # attention that vmap can batch
         plan = make_plan(

@@ -191,8 +191,9 @@ class _Stacked(Estimator):
         return self.initialiser.draw(streams)
 
     def _evaluate(self, draws: Draws) -> Tensor:
-        time = self.family.schedule.network_time(draws.levels)
-        return self.stack.evaluate(draws.parameters, draws.x, time)
+        schedule = self.family.schedule
+        x = schedule.network_input(draws.x, draws.levels, self.family.prediction)
+        return self.stack.evaluate(draws.parameters, x, schedule.network_time(draws.levels))
 
 
 class Integrated(_Stacked):
@@ -279,9 +280,10 @@ class Integrated(_Stacked):
         network = self.initialiser.build(seed).double()
         layer = network.get_submodule(self.readout.path)
         time = self.family.schedule.network_time(level).double()
+        x = self.family.schedule.network_input(x.double(), level, self.family.prediction)
         try:
             with torch.no_grad():
-                h = capture_input(network, layer, x.double(), time)
+                h = capture_input(network, layer, x, time)
         except RuntimeError:  # a network that casts to single precision inside
             return None
         return self.readout.rows(h[None])[0]

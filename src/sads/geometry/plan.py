@@ -91,6 +91,7 @@ def _choose(
     stage: Stage,
 ) -> Plan:
     _check_network(family, initialiser.module)
+    notes = []
     stage("looking for the output layer")
     try:
         found = find_readout(family, initialiser, readout_path)
@@ -100,8 +101,11 @@ def _choose(
         family = with_default_readout(family, error.layer_path)
         initialiser = Initialiser(family.build)
         found = find_readout(family, initialiser, error.layer_path)
+        notes.append(
+            f"the output layer {error.layer_path} starts at zero: it is drawn by the default "
+            "initialisation of its type, as in the paper"
+        )
 
-    notes = []
     x = torch.randn(1, *family.shape, generator=torch.Generator().manual_seed(0))
     t = family.schedule.network_time(torch.tensor([family.schedule.num_levels // 2]))
     response, activations = _response(initialiser.module, family, probe, x, t)

@@ -150,7 +150,7 @@ class Geometry:
         said = self.provenance.family.get("schedule")
         if self.estimator != "monte-carlo" or not said:
             return float(self.num_networks)
-        schedule = Schedule(said["name"], said["num_levels"])
+        schedule = decode_known(Schedule, dict(said))
         a, b = schedule.score_coefficients(self.provenance.family.get("prediction", "epsilon"))
         weights = b**2 if self.provenance.probe.get("name") == "zero" else a**2 + b**2
         return self.num_networks * float(weights.mean() ** 2 / weights.square().mean())
