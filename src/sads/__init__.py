@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from sads.diffusion.train import train
     from sads.errors import InterruptedEstimate, SadsError
     from sads.estimates import Estimate, Estimates
+    from sads.experiments.ranking import rank
     from sads.families import ScoreFamily, family
     from sads.families import register as register_family
     from sads.geometry.directions import Cluster, Directions
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
         sliced_wasserstein,
         sliced_wasserstein_to_gaussian,
     )
+    from sads.predictors.registry import register_predictor
     from sads.probes import Probe, probe
     from sads.report.build import write_report
     from sads.rotations.alignment import Alignment, DataSpectrum, Pairing, alignment, pair, rotation
@@ -88,9 +90,11 @@ _HOMES = {
     "measure_anatomy": "sads.diffusion.anatomy",
     "pair": "sads.rotations.alignment",
     "probe": "sads.probes",
+    "rank": "sads.experiments.ranking",
     "rank_one": "sads.data.synthetic",
     "read_images": "sads.data.images",
     "register_family": "sads.families:register",
+    "register_predictor": "sads.predictors.registry",
     "register_reader": "sads.data.readers",
     "register_readout": "sads.geometry.readout",
     "register_sampler": "sads.diffusion.sample",
@@ -145,9 +149,11 @@ __all__ = [
     "measure_anatomy",
     "pair",
     "probe",
+    "rank",
     "rank_one",
     "read_images",
     "register_family",
+    "register_predictor",
     "register_reader",
     "register_readout",
     "register_sampler",

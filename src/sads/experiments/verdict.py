@@ -209,6 +209,31 @@ def blocked_correlation_test(x: Sequence[ArrayLike], y: Sequence[ArrayLike], uni
     return _of_values(values, sum(float(a @ b) for a, b in pairs), True, num, unit)
 
 
+def shared_correlation_test(x: Sequence[ArrayLike], y: Sequence[ArrayLike], unit: str) -> Test:
+    """The same for blocks that have their units in common, such as rotations of several data sets.
+
+    Permuted in all blocks alike: what a unit does may be one thing in all of them, and then blocks
+    repeat it. The statistic is the mean over blocks of Spearman's correlation; a block whose `x`
+    are all equal has none and counts as zero.
+    """
+    first, second = [np.nan_to_num(_ranked(a)) for a in x], [_ranked(b) for b in y]
+    num = len(first[0]) if first else 0
+    if num < 2 or not all(np.isfinite(b).all() for b in second):
+        return Test(math.nan, math.nan, math.nan, num, unit)
+    products = np.stack(first).T @ np.stack(second)  # (n, n), of unit i's x with unit j's y
+    orders = _permutations(num)
+    values = products[orders, np.arange(num)].sum(axis=1)
+    sampled = len(orders) < math.factorial(num)
+    return _of_values(values, float(products.trace()), sampled, num, unit)
+
+
+def shared_correlation(x: Sequence[ArrayLike], y: Sequence[ArrayLike]) -> Interval:
+    """The mean over such blocks of Spearman's correlation, and an interval over their units."""
+    values = [float(np.nan_to_num(_ranked(a)) @ _ranked(b)) for a, b in zip(x, y, strict=True)]
+    num = np.size(x[0]) if len(values) else 0
+    return fisher_interval(float(np.mean(values)) if values else math.nan, num)
+
+
 def group_test(first: ArrayLike, second: ArrayLike, unit: str) -> Test:
     """Whether numbers of the first group are larger, by permuting groups over all units.
 
@@ -316,13 +341,17 @@ def _mean_ranks(array: Array) -> Array:
 
 
 def correlation_over_units(x: ArrayLike, rows: ArrayLike) -> Interval:
-    """The mean over rows of Spearman's correlation with `x`, and an interval over the n units.
+    """The mean over rows of Spearman's correlation with `x`, and an interval over the n units."""
+    ranks, scores = _ranked(x), _ranked(rows).mean(axis=0)
+    return fisher_interval(float(ranks @ scores), len(ranks))
+
+
+def fisher_interval(value: float, num: int) -> Interval:
+    """A rank correlation over `num` units with its interval.
 
     Fisher's transformation with the standard error `1.03 / sqrt(n - 3)` (Fieller et al., 1957); no
     interval for fewer than five units or for a perfect order.
     """
-    ranks, scores = _ranked(x), _ranked(rows).mean(axis=0)
-    value, num = float(ranks @ scores), len(ranks)
     if num < MIN_SEEDS or not abs(value) < 1 - TOUCH:
         return Interval(value, math.nan, math.nan, CONFIDENCE, num)
     reach = 1.03 / math.sqrt(num - 3) * float(special.ndtri((1 + CONFIDENCE) / 2))
