@@ -89,12 +89,19 @@ def test_rates_of_a_linear_network_are_known() -> None:
     family = sads.family(lambda: Linear(phi), shape=SHAPE)
     values, basis = torch.linalg.eigh((phi @ phi.T).double())
     energy = 0.7
-    rates = learning_rates(family, basis, energy, num_networks=40, batch_size=400)
+    found = learning_rates(family, basis, energy, num_networks=40, batch_size=400)
+    rates = found.kappa
     schedule = family.schedule
     spread = schedule.abar * energy + schedule.sigma**2  # E[(u . x)^2] at each level
     expected = values * spread.mean()
     assert ((rates.values - expected).abs() < 5 * rates.errors + 1e-6 * expected.max()).all()
     assert (rates.errors[4:] < 0.1 * expected[4:]).all()
+    # From Theta = 0 the gradient of the loss is -2 / D Phi^T E[eps x^T] = -2 / D E[sigma] Phi^T,
+    # and the scatter of a batch is on top of it.
+    mean_square = (2 / 12 * float(schedule.sigma.mean())) ** 2 * float(phi.square().mean())
+    assert 1 < found.gradient**2 / mean_square < 1.15
+    assert found.left(1e-3, 0).eq(1).all()
+    assert found.left(1e3, 1)[-1] == 0
 
 
 def test_rates_between_measured_directions_lie_on_lines() -> None:

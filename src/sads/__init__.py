@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from sads.diffusion.train import train
     from sads.errors import InterruptedEstimate, SadsError
     from sads.estimates import Estimate, Estimates
-    from sads.experiments.ranking import rank
+    from sads.experiments.ranking import Ranking, rank
     from sads.families import ScoreFamily, family
     from sads.families import register as register_family
     from sads.geometry.directions import Cluster, Directions
@@ -66,6 +66,7 @@ _HOMES = {
     "Pairing": "sads.rotations.alignment",
     "Probe": "sads.probes",
     "Provenance": "sads.geometry.result",
+    "Ranking": "sads.experiments.ranking",
     "Readout": "sads.geometry.readout",
     "RotatedDataset": "sads.rotations.rotated_data",
     "Rotation": "sads.rotations.rotation",
@@ -125,6 +126,7 @@ __all__ = [
     "Pairing",
     "Probe",
     "Provenance",
+    "Ranking",
     "Readout",
     "RotatedDataset",
     "Rotation",

@@ -85,6 +85,9 @@ def rank(
     shape: Shape = None,
     networks: Networks = 1024,
     updates: Annotated[int, typer.Option(help="Of the training that is planned.", min=1)] = 300,
+    learning_rate: Annotated[
+        float, typer.Option(help="Of Adam, in the training that is planned.")
+    ] = 1e-3,
     steps: Annotated[int, typer.Option(help="Of the sampler that is planned.", min=1)] = 20,
     samples: Annotated[
         int, typer.Option(help="Images to read at most, or samples to draw.", min=2)
@@ -129,6 +132,7 @@ def rank(
             practice=practice,
             predictors=asked,
             iterations=updates,
+            learning_rate=learning_rate,
             steps=steps,
             num_networks=networks,
             seed=seed,

@@ -65,6 +65,7 @@ def rank(
     practice: str = "common",
     predictors: Iterable[str] | None = None,
     iterations: int = 300,
+    learning_rate: float = 1e-3,
     steps: int = 20,
     num_networks: int = 1024,
     seed: int = 0,
@@ -80,7 +81,7 @@ def rank(
         practice: `"common"` (v-prediction, clipping, with and without the Gaussian skip) or
             `"paper"` (noise prediction, no clipping).
         predictors: whose numbers to show; all if not given. The league's winners always are.
-        iterations, steps: of the training and the sampler that are planned.
+        iterations, learning_rate, steps: of the training and the sampler that are planned.
         num_networks: for a geometry.
         league: the record of the league; ours if not given.
         progress: called with candidates so far, in all, and the share of them.
@@ -100,6 +101,16 @@ def rank(
     winners = {name: winner for name in practices if (winner := known.winner(name, outcome))}
     asked = [p.name for p in find_predictors(predictors)]
     shown = list(dict.fromkeys([*asked, *(w.predictor for w in winners.values())]))
+    plans = {
+        way: Plan(
+            prediction="epsilon" if way == PAPER else "v",
+            skip=way == SKIP,
+            iterations=iterations,
+            learning_rate=learning_rate,
+            steps=steps,
+        )
+        for way in practices
+    }
     found: list[Candidate] = []
     total = len(networks) * len(rotations)
     names = _names(networks)
@@ -109,7 +120,7 @@ def rank(
         both = pair(geometry, x)
         for kind in rotations:
             turned = both.rotation(kind).apply(x)
-            facts = _facts(network, turned, practices, shown, iterations, steps)
+            facts = _facts(network, turned, plans, shown)
             found += [Candidate(name, kind, way, facts[way]) for way in practices]
             if progress is not None:
                 done = len(found) // len(practices)
@@ -118,29 +129,18 @@ def rank(
 
 
 def _facts(
-    network: Untrained,
-    data: Tensor,
-    practices: Sequence[str],
-    predictors: Sequence[str],
-    iterations: int,
-    steps: int,
+    network: Untrained, data: Tensor, plans: Mapping[str, Plan], predictors: Sequence[str]
 ) -> dict[str, dict[str, Prediction]]:
     """What predictors say, by practice; those that do not know it are asked once."""
-    facts: dict[str, dict[str, Prediction]] = {way: {} for way in practices}
-    for way in practices:
-        plan = Plan(
-            prediction="epsilon" if way == PAPER else "v",
-            skip=way == SKIP,
-            iterations=iterations,
-            steps=steps,
-        )
+    facts: dict[str, dict[str, Prediction]] = {way: {} for way in plans}
+    first = next(iter(facts.values()))
+    for way, plan in plans.items():
         prospect = Prospect(network, data, plan)
         for predictor in find_predictors(predictors):
-            first = facts[practices[0]]
-            if predictor.per_practice or predictor.name not in first:
-                facts[way][predictor.name] = predictor.predict(prospect)
-            else:
-                facts[way][predictor.name] = first[predictor.name]
+            asked = predictor.per_practice or predictor.name not in first
+            facts[way][predictor.name] = (
+                predictor.predict(prospect) if asked else first[predictor.name]
+            )
     return facts
 
 

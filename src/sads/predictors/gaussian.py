@@ -10,13 +10,12 @@ noise `sigma`, with `W = a C + sigma^2 I`, the best linear predictions are (see
 *Training.* In the directions `u_i` of the geometry, the tangent kernel lets the residual shrink by
 `1 - eta kappa_i` in every update (`sads.predictors.kernel`), so after T updates by
 
-    rho_i = (1 - eta kappa_i)^T,      eta = 1 / max_i kappa_i.
+    rho_i = (1 - eta kappa_i)^T,
 
-(Adam's steps do not have the size of the gradient; this `eta` is the largest that lets no direction
-oscillate.) With `R = U diag(rho) U^T` the network then predicts `(I - R) P x + R xi`, where `P` is
-the best prediction and `xi` what the network returned before training, a constant of second moment
-`G / E_t[1 / sigma_t^2]`. Beside the Gaussian part of the score it is `P x + R xi`: the linear part
-need not be learned.
+with `eta` as it is for Adam. With `R = U diag(rho) U^T` the network then predicts `(I - R) P x +
+R xi`, where `P` is the best prediction and `xi` what the network returned before training, a
+constant of second moment `G / E_t[1 / sigma_t^2]`. Beside the Gaussian part of the score it is
+`P x + R xi`: the linear part need not be learned.
 
 *Loss.* As predictions of the noise, `eps_hat = Gamma_hat x + O xi`, best with `Gamma = sigma W^-1`:
 
@@ -75,7 +74,7 @@ class LinearModel:
         network, plan = prospect.network, prospect.plan
         schedule = network.family.schedule
         rates = network.rates(prospect.energy)
-        shrunk = (1 - rates / rates.max()) ** plan.iterations  # rho_i
+        shrunk = rates.left(plan.learning_rate, plan.iterations)  # rho_i
         weight = float((1 / schedule.sigma**2).mean())
         return cls(
             schedule=schedule,

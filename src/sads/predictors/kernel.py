@@ -22,7 +22,16 @@ gradients, which is D times as large as what is sought. The inner product of the
 two independent batches does not: its expectation is the square of the mean. Every `x` comes with
 its opposite, so that what does not change its sign with `x`, of which the mean is zero, is zero in
 every batch: the bias of the output would be the largest part of the scatter.
+
+*Adam* divides a gradient by its running size. Taken as one number `g` for all parameters, the root
+mean square of the gradient of the first batch's loss `|f - eps|^2 / D`, this is a gradient descent
+whose step is `learning_rate / g`, so that per update
+
+    eta = 2 learning_rate / (D g).
 """
+
+import math
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -37,6 +46,26 @@ MAX_DIRECTIONS = 64  # whose rates are measured; between them they are interpola
 LEAST = 1e-6  # of the largest rate: a smaller one, or a negative estimate, is as good as zero
 
 
+@dataclass(frozen=True, eq=False)
+class LearningRates:
+    """How fast a family learns along some directions."""
+
+    kappa: Estimates  # (D,)
+    gradient: float  # g: root mean square of the loss's gradient before training
+
+    def step(self, learning_rate: float) -> float:
+        """`eta` of Adam with this learning rate."""
+        return 2 * learning_rate / (len(self.kappa) * self.gradient)
+
+    def left(self, learning_rate: float, iterations: int) -> Tensor:
+        """`rho_i`, what so many updates leave of the residual along each direction, (D,).
+
+        A direction that would be passed in one update counts as learned.
+        """
+        shrunk = 1 - self.step(learning_rate) * self.kappa.values
+        return shrunk.clamp(min=0) ** iterations
+
+
 def learning_rates(
     family: ScoreFamily,
     basis: Tensor,
@@ -46,7 +75,7 @@ def learning_rates(
     batch_size: int = BATCH,
     max_directions: int = MAX_DIRECTIONS,
     seed: int = 0,
-) -> Estimates:
+) -> LearningRates:
     """`kappa_i` for the columns `u_i` of `basis` (D, D), means over random networks with errors.
 
     Of more than `max_directions` directions only so many are measured, evenly spaced by rank; the
@@ -55,19 +84,22 @@ def learning_rates(
     check_count("num_networks", num_networks)
     check_seed(seed)
     chosen = spread_ranks(basis.shape[1], max_directions)
-    measured = torch.stack(
-        [
-            _rates_of_one(family, basis[:, chosen], energy, batch_size, derive_seed(seed, k))
-            for k in range(num_networks)
-        ]
-    )  # (networks, chosen)
+    found = [
+        _rates_of_one(family, basis[:, chosen], energy, batch_size, derive_seed(seed, k))
+        for k in range(num_networks)
+    ]
+    measured = torch.stack([rates for rates, _ in found])  # (networks, chosen)
     mean = measured.mean(dim=0)
     mean = mean.clamp(min=LEAST * float(mean.max()))
-    error = measured.std(dim=0) / num_networks**0.5  # NaN for a single network
-    return Estimates(
+    error = torch.full_like(mean, math.nan)
+    if num_networks > 1:
+        error = measured.std(dim=0) / num_networks**0.5
+    kappa = Estimates(
         interpolate(chosen, mean.log(), basis.shape[1]).exp(),
         interpolate(chosen, error, basis.shape[1]),
     )
+    squares = [gradient**2 for _, gradient in found]
+    return LearningRates(kappa, math.sqrt(sum(squares) / num_networks))
 
 
 def spread_ranks(dimension: int, count: int) -> Tensor:
@@ -88,46 +120,56 @@ def interpolate(places: Tensor, values: Tensor, length: int) -> Tensor:
 
 def _rates_of_one(
     family: ScoreFamily, directions: Tensor, energy: float, batch_size: int, seed: int
-) -> Tensor:
-    """`kappa_i` of one network for the columns of `directions` (D, n), without bias, (n,)."""
+) -> tuple[Tensor, float]:
+    """`kappa_i` of one network for the columns of `directions` (D, n), without bias, and `g`."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed % 2**63)
         network = family.build()
     parameters = [p for p in network.parameters() if p.requires_grad]
-    inputs, outputs = [], []
+    inputs, outputs, sizes = [], [], []
     for batch in range(2):
-        x, levels = _draw_inputs(family, energy, batch_size, seed, batch)
+        x, noise, levels = _draw_inputs(family, energy, batch_size, seed, batch)
         output = network(x, family.schedule.network_time(levels))
         family.check_output(output, batch_size)
+        loss = (output - noise).square().mean()
+        found = torch.autograd.grad(loss, parameters, retain_graph=True, materialize_grads=True)
+        sizes.append(_product(found, found) / sum(p.numel() for p in parameters))
         inputs.append(x.flatten(1))  # (B, D)
         outputs.append(output.flatten(1))
     rates = []
     for direction in directions.float().T:
-        gradients = []
+        gradients, scale = [], 1.0
         for x, output in zip(inputs, outputs, strict=True):
             along = x @ direction  # (B,)
             weights = torch.outer(along, direction) / batch_size  # (B, D)
-            scale = along.square().mean().sqrt()
-            found = torch.autograd.grad(
-                output, parameters, weights, retain_graph=True, materialize_grads=True
+            scale *= float(along.square().mean().sqrt())
+            gradients.append(
+                torch.autograd.grad(
+                    output, parameters, weights, retain_graph=True, materialize_grads=True
+                )
             )
-            gradients.append((found, scale))
-        (first, scale), (second, other) = gradients
-        product = sum(
-            float((a.double() * b.double()).sum()) for a, b in zip(first, second, strict=True)
-        )
-        rates.append(product / float(scale * other))
-    return torch.tensor(rates, dtype=torch.float64)
+        rates.append(_product(*gradients) / scale)
+    return torch.tensor(rates, dtype=torch.float64), math.sqrt(sum(sizes) / 2)
+
+
+def _product(first: tuple[Tensor, ...], second: tuple[Tensor, ...]) -> float:
+    """The inner product of two gradients."""
+    pairs = zip(first, second, strict=True)
+    return sum(float((a.double() * b.double()).sum()) for a, b in pairs)
 
 
 def _draw_inputs(
     family: ScoreFamily, energy: float, batch_size: int, seed: int, batch: int
-) -> tuple[Tensor, Tensor]:
-    """`x ~ N(0, (abar_t c + sigma_t^2) I)` and `-x`, (B, *shape), and levels (B,)."""
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Noisy data `x ~ N(0, (abar_t c + sigma_t^2) I)`, their noise, (B, *shape), levels (B,).
+
+    The second half of them are the opposites of the first.
+    """
     generator = torch_stream("kernel", seed, batch)
     schedule = family.schedule
     levels = torch.randint(schedule.num_levels, (batch_size // 2,), generator=generator)
-    spread = (schedule.abar[levels] * energy + schedule.sigma[levels] ** 2).sqrt().float()
-    noise = torch.randn(len(levels), *family.shape, generator=generator)
-    x = noise * spread.reshape(-1, *[1] * len(family.shape))
-    return torch.cat([x, -x]), levels.repeat(2)
+    clean, noise = torch.randn(2, len(levels), *family.shape, generator=generator)
+    column = (-1, *[1] * len(family.shape))
+    signal = (schedule.abar[levels] * energy).sqrt().float().reshape(column)
+    x = signal * clean + schedule.sigma[levels].float().reshape(column) * noise
+    return torch.cat([x, -x]), torch.cat([noise, -noise]), levels.repeat(2)

@@ -11,7 +11,7 @@ from sads.arguments import as_tensor, check_count
 from sads.errors import InvalidArgumentError
 from sads.families import ScoreFamily
 from sads.geometry.result import Geometry
-from sads.predictors.kernel import learning_rates
+from sads.predictors.kernel import LearningRates, learning_rates
 from sads.rotations.rotation import Rotation, chunks
 from sads.schedule import PREDICTIONS
 from sads.shapes import format_shape
@@ -26,6 +26,7 @@ class Plan:
     prediction: str = "epsilon"
     skip: bool = False  # the Gaussian part of the score in closed form beside it
     iterations: int = 300
+    learning_rate: float = 1e-3
     steps: int = 20
     sampler: str = "ddpm"
 
@@ -34,6 +35,10 @@ class Plan:
             raise InvalidArgumentError(
                 f"unknown prediction {self.prediction!r} or sampler {self.sampler!r}; choose from "
                 f"{', '.join(PREDICTIONS)} and from {', '.join(SAMPLERS)}"
+            )
+        if not 0 < self.learning_rate < math.inf:
+            raise InvalidArgumentError(
+                f"the learning rate is a number above 0, got {self.learning_rate}"
             )
         check_count("iterations", self.iterations)
         check_count("steps", self.steps)
@@ -47,7 +52,7 @@ class Untrained:
     geometry: Geometry  # of its noise predictions at x = 0
     num_networks: int = 2  # for rates of learning
     seed: int = 0
-    _rates: dict[str, Tensor] = field(default_factory=dict, repr=False)
+    _rates: dict[str, LearningRates] = field(default_factory=dict, repr=False)
 
     def __post_init__(self) -> None:
         if self.family.shape != self.geometry.shape:
@@ -66,8 +71,8 @@ class Untrained:
         """Its eigenvectors as columns, (D, D), in descending order of eigenvalue."""
         return self.geometry.directions().vectors.flatten(1).double().T
 
-    def rates(self, energy: float) -> Tensor:
-        """`u_i^T K u_i`, (D,): see `sads.predictors.kernel`. For data of this `E|x|^2 / D`.
+    def rates(self, energy: float) -> LearningRates:
+        """`u_i^T K u_i` and what goes with it, for data of this `E|x|^2 / D`.
 
         It depends on the data by their energy alone, so that all rotations share it.
         """
@@ -79,7 +84,7 @@ class Untrained:
                 energy,
                 num_networks=self.num_networks,
                 seed=self.seed,
-            ).values
+            )
         return self._rates[key]
 
 

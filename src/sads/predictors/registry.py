@@ -45,12 +45,20 @@ PREDICTORS: dict[str, Predictor] = {}
 
 def register_predictor(
     name: str,
-    predict: Callable[[Prospect], Prediction],
+    predict: Callable[[Prospect], Prediction | float],
     formula: str = "",
     *,
     per_practice: bool = False,
 ) -> None:
-    """Make a predictor known by name, to `sads rank` and to the league."""
+    """Make a predictor of your own known by name, to `sads.rank` and to the league.
+
+    Args:
+        predict: of a `Prospect`, which has the network with its geometry, the data as the network
+            will see them with their moments, and the plan. Returns a number, larger for worse, or
+            a `Prediction` with one for each outcome.
+        formula: in words or symbols, for those who read a table.
+        per_practice: whether the number depends on the plan, and not on network and data alone.
+    """
     if not isinstance(name, str) or not name or not callable(predict):
         raise InvalidArgumentError(
             "a predictor has a name such as 'mine' and a function of a prospect, got "
@@ -58,7 +66,12 @@ def register_predictor(
         )
     if name in PREDICTORS:
         raise InvalidArgumentError(f"there is a predictor {name!r} already; choose another name")
-    PREDICTORS[name] = Predictor(name, formula, predict, per_practice)
+
+    def both(prospect: Prospect) -> Prediction:
+        told = predict(prospect)
+        return told if isinstance(told, Prediction) else Prediction.same(float(told))
+
+    PREDICTORS[name] = Predictor(name, formula, both, per_practice)
 
 
 def find_predictors(names: Iterable[str] | None = None) -> list[Predictor]:
@@ -73,18 +86,14 @@ def find_predictors(names: Iterable[str] | None = None) -> list[Predictor]:
     return [PREDICTORS[name] for name in dict.fromkeys(given)]
 
 
-def _of_both(function: Callable[[Prospect], float]) -> Callable[[Prospect], Prediction]:
-    return lambda prospect: Prediction.same(function(prospect))
-
-
 def _kernel(prospect: Prospect) -> Prediction:
     model = LinearModel.of(prospect)
     return Prediction(loss=model.loss(), distance=model.distance())
 
 
-register_predictor("alpha", _of_both(moments.alpha), "tr(G C)")
-register_predictor("centred-alpha", _of_both(moments.centred_alpha), "tr(G Cov)")
-register_predictor("squared-alpha", _of_both(moments.squared_alpha), "tr(G² C)")
-register_predictor("constant-energy", _of_both(moments.constant_energy), "E[(1ᵀz)²] / D")
-register_predictor("forward-alpha", _of_both(moments.forward_alpha), "tr(Gₚ C), G at x ~ pₜ")
+register_predictor("alpha", moments.alpha, "tr(G C)")
+register_predictor("centred-alpha", moments.centred_alpha, "tr(G Cov)")
+register_predictor("squared-alpha", moments.squared_alpha, "tr(G² C)")
+register_predictor("constant-energy", moments.constant_energy, "E[(1ᵀz)²] / D")
+register_predictor("forward-alpha", moments.forward_alpha, "tr(Gₚ C), G at x ~ pₜ")
 register_predictor("kernel", _kernel, "uᵢᵀ K uᵢ and the sampler's recursion", per_practice=True)

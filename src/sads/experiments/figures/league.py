@@ -223,6 +223,7 @@ class Oracle:
             prediction=cell.practice.prediction,
             skip=cell.practice.skip == "gaussian",
             iterations=cell.training.iterations,
+            learning_rate=cell.training.learning_rate,
             steps=cell.sampling.steps,
             sampler=cell.sampling.sampler,
         )
