@@ -13,8 +13,9 @@ $(STAMP): pyproject.toml constraints.txt
 demo: $(STAMP)
 	$(BIN)/sads geometry iddpm --shape 1x16x16 --networks 2048 --out out/iddpm
 	$(BIN)/sads geometry dit --shape 1x16x16 --out out/dit-2
-	$(BIN)/sads reproduce fig7 --scale laptop --only digits --seeds 1 --out out/digits
-	@echo "Open out/iddpm/directions.png, out/dit-2/directions.png and out/digits/fig7-digits.png"
+	$(BIN)/sads reproduce practice --scale laptop --only digits-brief --out out/digits
+	@echo "Open out/iddpm/directions.png, out/dit-2/directions.png and"
+	@echo "out/digits/practice-digits-brief-samples.png"
 
 test: check
 	$(BIN)/python -m pytest

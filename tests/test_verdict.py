@@ -20,6 +20,7 @@ from sads.experiments.registration import (
     CLAIMS,
     VERSION_KEY,
     claims_digest,
+    claims_versions,
     describe_commit,
     find_registered,
     note_registration,
@@ -268,6 +269,10 @@ class TestRegistration:
         now = {VERSION_KEY: claims_digest()}
         assert note_registration([now, now]) == []
         (note,) = note_registration([now, {}, {VERSION_KEY: "another"}])
+        own = {VERSION_KEY: "another", f"{VERSION_KEY} fig8": claims_digest("fig8")}
+        assert note_registration([own], "fig8") == []  # another figure's claims have changed since
+        assert note_registration([own], "fig7") != []
+        assert claims_versions()[f"{VERSION_KEY} fig8"] == claims_digest("fig8")
         assert note.startswith("2 of 3 cells were run before the claims stood as they do now")
 
     def test_commits(self, tmp_path):

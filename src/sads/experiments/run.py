@@ -172,7 +172,7 @@ def _compute(attempt: _Attempt) -> Record:
             progress=lambda *_, share=share: attempt.report(share),
         )
         y = drawn.values
-        measured = reference.evaluate(y, baselines)
+        measured = reference.evaluate(y, baselines, ascend=data.vector is not None)
         evaluations.append(with_anatomy(cell, data, turned, model, y, measured))
         if iterations < cell.training.iterations:
             write_json(path, evaluations[-1])

@@ -85,6 +85,7 @@ class Point(ScoreRow):
     eigenvalue: Estimate
     cluster_of: int  # 1 for an individual direction
     along: Estimate | None = column("W2 along v", default=None)
+    ascent: Estimate | None = column("MSW2 by ascent", default=None)
     _: KW_ONLY
     zeros: float | None = column("MSW2 of zeros", default=None)
 
@@ -144,6 +145,7 @@ def _row(panel: str, rank: int, done: Done, directions: Directions) -> Point:
         eigenvalue=directions.eigenvalue(rank),
         cluster_of=1 if cluster is None else len(cluster),
         along=mean_known(r.last.along for r in records),
+        ascent=mean_known(r.last.ascent_msw2 for r in records),
         **score_cells([r.last for r in records], "msw2"),
     )
 

@@ -9,6 +9,7 @@ clipping, from its last weights and from their average. A model is trained once 
 Which comparisons have a verdict stands in `claims.toml`; all others are in the table.
 """
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
@@ -21,11 +22,9 @@ from sads.estimates import Estimate, mean_estimate
 from sads.experiments.figures.figure import Context, Figure, Outcome, note_cells
 from sads.experiments.figures.rotated_images import NAMES, PANELS, SHOWN, available
 from sads.experiments.figures.states import (
-    ScoreRow,
-    baseline_lines,
+    describe_states,
     gate,
     mean_known,
-    score_cells,
 )
 from sads.experiments.records import Record
 from sads.experiments.run import digest_images, read_source
@@ -40,7 +39,7 @@ from sads.experiments.verdict import (
 )
 from sads.pipeline import Evaluation
 from sads.table1 import Column, Training
-from sads.tables import column, format_value
+from sads.tables import Row, column, format_value
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure as Picture
@@ -58,6 +57,12 @@ SEEDS = 5
 ACROSS = 24  # samples in a row of the picture
 
 
+Sampled = tuple[bool, float | None]  # whether x_0 is clipped, and the average of the weights
+PLAIN: tuple[Sampled, ...] = ((False, None),)
+NONE_OR_BOTH = (*PLAIN, (True, DECAY))
+EVERY_WAY = (*NONE_OR_BOTH, (True, None), (False, DECAY))
+
+
 @dataclass(frozen=True)
 class Arm:
     """A way to train, behind some rotations, and how its models are sampled."""
@@ -65,13 +70,10 @@ class Arm:
     training: Practice  # that neither clips nor averages
     rotations: tuple[str, ...]
     num_seeds: int
-    every_way: bool = False  # clipping and averaging apart, not only none or both
+    ways: tuple[Sampled, ...] = NONE_OR_BOTH
 
     def practices(self) -> list[Practice]:
-        ways = [(False, None), (True, DECAY)]
-        if self.every_way:
-            ways += [(True, None), (False, DECAY)]
-        return [replace(self.training, clip=clip, ema_decay=decay) for clip, decay in ways]
+        return [replace(self.training, clip=clip, ema_decay=decay) for clip, decay in self.ways]
 
 
 @dataclass(frozen=True)
@@ -85,13 +87,13 @@ class Panel:
 NOISE, V, X0 = PAPER, Practice(prediction="v"), Practice(prediction="x0")
 DIGITS_ARMS = (
     (
-        Arm(NOISE, CORE, MANY_SEEDS, every_way=True),
-        Arm(V, CORE, MANY_SEEDS, every_way=True),
+        Arm(NOISE, CORE, MANY_SEEDS, EVERY_WAY),
+        Arm(V, CORE, MANY_SEEDS, EVERY_WAY),
         Arm(SKIP, ("identity", "min"), MANY_SEEDS),
     ),
     (Arm(NOISE, BETWEEN, SEEDS), Arm(V, BETWEEN, SEEDS)),
     (Arm(CENTRED, ("identity", "min"), SEEDS), Arm(SKIP, ("max", RANDOM), SEEDS)),
-    (Arm(X0, (*CORE, "max"), SEEDS, every_way=True),),
+    (Arm(X0, (*CORE, "max"), SEEDS, EVERY_WAY),),
 )
 MNIST_ARMS = (
     (
@@ -104,6 +106,7 @@ MNIST_ARMS = (
 PLAIN_ARMS = (
     (Arm(NOISE, ("identity",), 2), Arm(V, ("identity",), 2), Arm(SKIP, ("identity",), 2)),
 )
+BRIEF_ARMS = ((Arm(NOISE, ("identity", "min"), 1, PLAIN), Arm(SKIP, ("identity",), 1, PLAIN)),)
 SMOKE_ARMS = (
     (
         Arm(NOISE, ("identity", "min"), 1),
@@ -113,14 +116,32 @@ SMOKE_ARMS = (
 )
 
 
+BRIEF = "digits-brief"  # three models of digits, for those who are in a hurry
+
+
 def _panel(scale: str, name: str) -> Panel:
-    known = PANELS[scale][name].column
+    known = PANELS[scale][data_of(name)].column
+    if name == BRIEF:
+        return Panel(known, BRIEF_ARMS)
     if scale == "smoke":
         return Panel(known, SMOKE_ARMS)
     arms = {"digits": DIGITS_ARMS, "mnist": MNIST_ARMS}.get(name, PLAIN_ARMS)
     if scale == "laptop" and name == "mnist":  # half of Figure 8's: that is enough for all but one
         known = replace(known, training=Training(400, 64, 1e-3))
     return Panel(known, arms)
+
+
+def data_of(panel: str) -> str:
+    """The images of a panel."""
+    return "digits" if panel == BRIEF else panel
+
+
+def chosen_panels(context: Context) -> tuple[list[str], list[str]]:
+    """Panels whose images are known, and a note for each of the others; the brief one if asked."""
+    there, notes = available(replace(context, only=tuple(n for n in context.only if n != BRIEF)))
+    if BRIEF not in context.only:
+        return there, notes
+    return ([BRIEF], []) if set(context.only) == {BRIEF} else ([*there, BRIEF], notes)
 
 
 Key = tuple[Practice, str, int]  # practice, rotation and seed
@@ -136,7 +157,8 @@ def rotation_of(name: str, seed: int) -> str:
 def panel_cells(context: Context, name: str) -> dict[Key, Cell]:
     """Group by group, in a group seed by seed."""
     panel = _panel(context.scale, name)
-    images, _ = read_source(name, panel.column.shape, context.sources)
+    data = data_of(name)
+    images, _ = read_source(data, panel.column.shape, context.sources)
     data_sha256 = digest_images(images)
     keys = [
         (practice, rotation, seed)
@@ -150,7 +172,7 @@ def panel_cells(context: Context, name: str) -> dict[Key, Cell]:
     return {
         (practice, rotation, seed): cell_of(
             panel.column,
-            data=DataSpec("images", name),
+            data=DataSpec("images", data),
             seed=seed,
             layers=context.layers,
             rotation=rotation_of(rotation, seed),
@@ -164,16 +186,17 @@ def panel_cells(context: Context, name: str) -> dict[Key, Cell]:
 
 def is_shown(practice: Practice, rotation: str, seed: int) -> bool:
     """Whether some of a model's samples are kept for the picture."""
-    return seed == 0 and rotation in ("identity", "min") and practice in TESTED.values()
+    shown = ("identity", "min", RANDOM) if practice == PAPER else ("identity", "min")
+    return seed == 0 and rotation in shown and practice in TESTED.values()
 
 
 def cells(context: Context) -> list[Cell]:
-    there, _ = available(context)
+    there, _ = chosen_panels(context)
     return [c for name in there for c in panel_cells(context, name).values()]
 
 
 def draw(context: Context) -> Outcome:
-    there, notes = available(context)
+    there, notes = chosen_panels(context)
     pictures: dict[str, Picture] = {}
     claims: list[Claim] = []
     table: list[Way] = []
@@ -184,32 +207,34 @@ def draw(context: Context) -> Outcome:
             notes.append(f"{name}: no cell is finished")
             continue
         notes += note_cells(done.values(), len(chosen), context.layers, name)
-        rows = ways(name, done)
-        table += rows
+        rows, nothing = ways(name, done), untrained(name, done)
+        table += [*nothing, *rows]
         claims += judge_practices(name, done)
-        pictures[name] = plot_ways(name, rows)
+        pictures[name] = plot_ways(name, rows, nothing)
         shown = {key: record for key, record in done.items() if is_shown(*key)}
         if shown:
             samples = {key[:2]: context.store.samples(record) for key, record in shown.items()}
-            pictures[f"{name}-samples"] = plot_samples(name, samples, rows)
+            pictures[f"{name}-samples"] = plot_samples(name, samples, rows, nothing)
     return Outcome(pictures, table, context.tested(claims), notes)
 
 
-@dataclass(frozen=True, kw_only=True)
-class Way(ScoreRow):
-    """A practice behind a rotation, over all seeds."""
+@dataclass(frozen=True)
+class Way(Row):
+    """A practice behind a rotation, over all seeds, or something that needs no training."""
 
     data: str
     practice: str
-    rotation: str
-    alpha: float
+    rotation: str = ""
+    seeds: int | None = None
+    alpha: float | None = None
+    sw2: Estimate | None = column("SW2", default=None)
     loss: Estimate | None = column("held-out loss", default=None)
-    along: Estimate | None = column("loss along the data", default=None)
-    off: Estimate | None = column("loss off the data", default=None)
-    linear: float | None = column("loss, best linear", default=None)
+    along: Estimate | None = column("along the data", default=None)
+    off: Estimate | None = column("off the data", default=None)
     without_digit: Estimate | None = None
-    gaussian_without_digit: Estimate | None = column("without digit, Gaussian", default=None)
+    share_of_ones: Estimate | None = column('share of "1"', default=None)
     out_of_range: Estimate | None = column("values out of range", default=None)
+    state: str = ""
 
     @property
     def failed(self) -> bool:
@@ -218,32 +243,63 @@ class Way(ScoreRow):
 
 
 def ways(name: str, done: Done) -> list[Way]:
-    """A row for each practice and rotation, in the order of the cells."""
+    """A row for each practice and rotation, each prediction from the paper's way on."""
     pairs = dict.fromkeys((practice, rotation) for practice, rotation, _ in done)
     rows = []
     for practice, rotation in sorted(pairs, key=lambda pair: _place(pair[0])):
         records = [r for (p, kind, _), r in done.items() if (p, kind) == (practice, rotation)]
         last = [record.last for record in records]
         wrong = [e.denoising for e in last if e.denoising is not None]
+        digits = [e.digits for e in last if e.digits is not None]
         rows.append(
             Way(
                 data=name,
                 practice=str(practice),
                 rotation=rotation,
+                seeds=len(records),
                 alpha=float(np.mean([r.facts.alpha.value for r in records])),
+                sw2=mean_estimate([e.sw2 for e in last]),
                 loss=mean_known(d.loss for d in wrong),
                 along=mean_known(d.along for d in wrong),
                 off=mean_known(d.off for d in wrong),
-                linear=float(np.mean([d.linear for d in wrong])) if wrong else None,
-                without_digit=mean_known(e.digits.without_digit for e in last if e.digits),
-                gaussian_without_digit=mean_known(
-                    e.baselines.without_digit for e in last if e.baselines
-                ),
+                without_digit=mean_known(d.without_digit for d in digits),
+                share_of_ones=mean_known(d.share_of(1) for d in digits if d.classes),
                 out_of_range=mean_known(e.out_of_range for e in last),
-                **score_cells(last, "sw2"),
+                state=describe_states(last),
             )
         )
     return rows
+
+
+def untrained(name: str, done: Done) -> list[Way]:
+    """What needs no training, as rows of the same table: means over all models' test sets."""
+    last = [record.last for record in done.values()]
+    known = [e.baselines for e in last if e.baselines is not None]
+    linear = mean_known(e.denoising.linear for e in last if e.denoising is not None)
+    real = mean_known(e.digits.without_digit_of_real for e in last if e.digits is not None)
+    none = mean_known(b.without_digit for b in known)
+    return [
+        Way(name, "zeros", sw2=_exactly(mean_known(b.zeros.sw2 for b in known))),
+        Way(name, "the mean", sw2=_exactly(mean_known(b.mean.sw2 for b in known))),
+        Way(
+            name,
+            "Gaussian with the data's moments",
+            sw2=_exactly(mean_known(b.gaussian.sw2 for b in known)),
+            loss=_exactly(linear),
+            without_digit=_exactly(none),
+        ),
+        Way(
+            name,
+            "real data",
+            sw2=_exactly(mean_known(b.real.sw2 for b in known if b.real is not None)),
+            without_digit=_exactly(real),
+        ),
+    ]
+
+
+def _exactly(estimate: Estimate | None) -> Estimate | None:
+    """Without an error: cells of one seed share their baselines, they do not repeat them."""
+    return None if estimate is None else Estimate(estimate.value, math.nan)
 
 
 def _place(practice: Practice) -> tuple[int, int, int]:
@@ -341,7 +397,7 @@ def _loss(evaluation: Evaluation) -> float:
 COLOURS = {"identity": "INK", "min": "GREEN", "max": "RED", RANDOM: "BLUE"}
 
 
-def plot_ways(name: str, rows: Sequence[Way]) -> "Picture":
+def plot_ways(name: str, rows: Sequence[Way], nothing: Sequence[Way]) -> "Picture":
     """SW2 and the held-out loss of every practice, a mark for each rotation."""
     from sads.plots import style
 
@@ -383,22 +439,17 @@ def plot_ways(name: str, rows: Sequence[Way]) -> "Picture":
                         mfc="white",
                         zorder=4,
                     )
-        for line, value in baseline_lines(rows).items():
-            color = style.GREEN if line.startswith("real") else style.RED
-            left.axvline(value, color=color, lw=0.9, ls=":", zorder=0)
-            left.text(value, -0.75, line, rotation=50, fontsize=6.5, color=color, va="bottom")
-        linear = [row.linear for row in rows if row.linear is not None]
-        if linear:
-            right.axvline(float(np.mean(linear)), color=style.GREY, lw=0.9, ls=":", zorder=0)
-            right.text(
-                float(np.mean(linear)),
-                -0.75,
-                "best linear prediction",
-                rotation=50,
-                fontsize=6.5,
-                color=style.INK,
-                va="bottom",
-            )
+        for row in nothing:
+            color = style.GREEN if row.practice == "real data" else style.RED
+            for axes, number in ((left, row.sw2), (right, row.loss)):
+                if number is None:
+                    continue
+                text = "best linear prediction" if axes is right else row.practice
+                text = text.removesuffix(" with the data's moments")
+                axes.axvline(float(number), color=color, lw=0.9, ls=":", zorder=0)
+                axes.text(
+                    float(number), -0.75, text, rotation=50, fontsize=6.5, color=color, va="bottom"
+                )
         left.set(xscale="log", xlabel="SW$_2$ (mean ± s.e. over seeds)")
         left.set_yticks(range(len(practices)), practices)
         left.set_ylim(len(practices) - 0.5, -0.8)
@@ -406,14 +457,17 @@ def plot_ways(name: str, rows: Sequence[Way]) -> "Picture":
         handles, labels = left.get_legend_handles_labels()
         picture.legend(handles, labels, frameon=False, fontsize=7.5, loc="outside right upper")
         failed = "; hollow: diverged or not trained" if any(r.failed for r in shown) else ""
-        seeds = sorted({row.seeds for row in rows})
+        seeds = sorted({row.seeds or 0 for row in rows})
         count = f"{seeds[0]} to {seeds[-1]}" if len(seeds) > 1 else f"{seeds[0]}"
         picture.suptitle(f"{name}, {count} seed{'s' * (seeds[-1] > 1)}{failed}", fontsize=9.5)
     return picture
 
 
 def plot_samples(
-    name: str, samples: Mapping[tuple[Practice, str], Tensor], rows: Sequence[Way]
+    name: str,
+    samples: Mapping[tuple[Practice, str], Tensor],
+    rows: Sequence[Way],
+    nothing: Sequence[Way],
 ) -> "Picture":
     """Samples of one seed, a row for each practice and rotation, with what they score beside."""
     from sads.plots.style import styled, subplots
@@ -428,19 +482,20 @@ def plot_samples(
             row = known[str(pair[0]), pair[1]]
             place.imshow(grid_of(samples[pair][: 2 * ACROSS], ACROSS), aspect="auto")
             place.set_axis_off()
-            turned = "no rotation" if row.rotation == "identity" else "minimising rotation"
-            text = f"{labels[pair[0]]}, {turned}: SW$_2$ {row.sw2}, {row.state}"
+            turned = {"identity": "no rotation", "min": "minimising rotation"}
+            kind = turned.get(row.rotation, "random rotation")
+            text = f"{labels[pair[0]]}, {kind}: SW$_2$ {row.sw2}, {row.state}"
             if row.without_digit is not None:
                 text += f"; without a digit {row.without_digit.value:.0%}"
             place.set_title(text, fontsize=8.5, loc="left")
-        row = rows[0]
-        text = (
-            f"{name}: SW$_2$ of zeros {format_value(row.zeros)}, "
-            f"the mean {format_value(row.mean)}, a Gaussian {format_value(row.gaussian)}, "
-            f"real data {format_value(row.real)}"
-        )
-        if row.gaussian_without_digit is not None:
-            text += f"; a Gaussian is without a digit in {row.gaussian_without_digit.value:.0%}"
+        scores = ", ".join(f"{row.practice} {format_value(row.sw2)}" for row in nothing)
+        blank = [row for row in nothing if row.without_digit is not None]
+        text = f"{data_of(name)}: SW$_2$ of {scores}"
+        if blank:
+            shares = ", ".join(
+                f"{row.practice} {float(row.without_digit or 0):.0%}" for row in blank
+            )
+            text += f"\nwithout a digit: {shares}"
         picture.suptitle(text, fontsize=9.5)
         picture.supxlabel("red: above the data's range, blue: below it", fontsize=8)
     return picture
@@ -451,6 +506,6 @@ FIGURE = Figure(
     "The paper's way and common practice",
     draw,
     cells=cells,
-    panels=NAMES,
+    panels=(*NAMES, BRIEF),
     images=NAMES,
 )

@@ -12,6 +12,7 @@ from sads.experiments.spec import Cell, cell_of
 from sads.table1 import CELEBA, CIFAR10, MNIST, Column, Sampling, Training
 
 EXTREMES = ("min", "identity", "max")
+PICTURED = (*EXTREMES, "random:0")  # rotations of which samples are kept
 CURVE = (*EXTREMES, "random:0", "random:1", "share:0.25", "share:0.5", "partial:0.5")
 SHOWN = 64  # samples of the first seed that are kept for the grids of Figure 7
 SMALL = (("channel_mults", (1,)), ("depth", 1))  # two levels
@@ -147,7 +148,7 @@ def panel_cells(
             layers=context.layers,
             rotation=kind,
             evaluate_at=panel.evaluate_at,
-            keep_samples=SHOWN if kind in EXTREMES and seed == 0 else 0,
+            keep_samples=SHOWN if kind in PICTURED and seed == 0 else 0,
             data_sha256=data_sha256,
         )
         for seed in context.seeds(panel.column.num_seeds)
