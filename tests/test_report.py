@@ -4,6 +4,8 @@ import base64
 import io
 import json
 import re
+import shutil
+import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -17,6 +19,7 @@ from PIL import Image
 import sads
 from browsing import Seen
 from commands import Sads
+from sads.cli.main import main
 from sads.errors import ReportError
 from sads.estimates import Estimate
 from sads.report import page as page_module
@@ -28,6 +31,7 @@ from sads.report.sources import GeometrySource
 from sads.theory.predictions import predict
 
 Visit = Callable[..., Seen]
+LAPTOP = Path(__file__).parents[1] / "results" / "laptop"
 HOSTILE = (
     "</script><script>alert(1)</script><img src=x onerror=alert(1)>\"'\u202egnp.exe\u200f&amp;"
 )
@@ -50,18 +54,47 @@ def color() -> sads.Geometry:
 
 
 @pytest.fixture(scope="module")
+def results(tmp_path_factory: pytest.TempPathFactory, geometry: sads.Geometry) -> Path:
+    """What `sads align`, `train`, `sample` and `evaluate` write, each asked for its report."""
+    folder = tmp_path_factory.mktemp("results")
+    geometry.save(folder / "g.safetensors")
+    lines = [
+        "align digits --geometry g.safetensors --rotation share:0.5 --out align --report",
+        "train mlp digits --shape 1x8x8 --iterations 250 --batch-size 50 --out run --report",
+        "sample run --samples 90 --steps 4",
+        "evaluate run digits --projections 64 --report",
+    ]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        for line in lines:
+            patch.setattr(sys, "argv", ["sads", *line.split()])
+            with pytest.raises(SystemExit) as ended:
+                main()
+            assert not ended.value.code
+    return folder
+
+
+@pytest.fixture(scope="module")
 def pages(
     tmp_path_factory: pytest.TempPathFactory,
     geometry: sads.Geometry,
     dit: sads.Geometry,
     color: sads.Geometry,
+    results: Path,
 ) -> dict[str, Path]:
     """A report of each kind."""
     folder = tmp_path_factory.mktemp("reports")
-    made = {
+    paper = folder / "laptop"
+    shutil.copytree(LAPTOP, paper)
+    records = (paper / "records.jsonl").read_text().splitlines(keepends=True)
+    (paper / "records.jsonl").write_text("".join(records[:40]))
+    made: dict[str, list[Any]] = {
         "geometry": [geometry],
         "color": [color],
         "comparison": [geometry, dit],
+        "alignment": [results / "align"],
+        "training": [results / "run"],
+        "paper": [paper],
     }
     return {name: write_report(of, folder / f"{name}.html") for name, of in made.items()}
 
@@ -259,7 +292,9 @@ def test_themes(visit: Visit, pages: dict[str, Path]) -> None:
     seen.check_quiet()
 
 
-@pytest.mark.parametrize("kind", ["geometry", "color", "comparison"])
+@pytest.mark.parametrize(
+    "kind", ["geometry", "color", "comparison", "alignment", "training", "paper"]
+)
 @pytest.mark.parametrize("width", [1280, 390])
 def test_every_page_is_quiet_accessible_and_fits(
     visit: Visit, pages: dict[str, Path], kind: str, width: int
@@ -324,6 +359,191 @@ def test_comparison_numbers(
     seen.check_quiet()
 
 
+def test_alignment_numbers(visit: Visit, pages: dict[str, Path], results: Path) -> None:
+    seen = visit(pages["alignment"])
+    page = seen.page
+    said = json.loads((results / "align/alignment.json").read_text())
+    facts = page.locator(".overview").inner_text()
+    assert str(Estimate(**said["alignment"]["alpha"])) in facts
+    label = page.locator("#s1-alpha svg").get_attribute("aria-label")
+    assert f"minimum {Estimate(**said['alignment']['minimum'])}" in label
+    shares = page.locator("#s1-tenths svg").get_attribute("aria-label")
+    assert f"tenth 1: {100 * said['tenths'][0]['value']:.3g}%" in shares
+    x = sads.load_images("digits")
+    found = sads.pair(sads.load_geometry(results / "g.safetensors"), x)
+    rows = page.locator("figure.row")
+    assert rows.count() == 4  # as they are, min, max, and the one that was asked for
+    for number, kind in enumerate(("identity", "min", "max", "share:0.5")):
+        value = float(found.rotation(kind).apply(x[:1])[0, 0, 3, 4])
+        canvas = page.locator(f"[data-row='{number}']")
+        canvas.focus()
+        for key in ["ArrowRight"] * 4 + ["ArrowDown"] * 3:
+            page.keyboard.press(key)
+        text = rows.nth(number).locator("output").inner_text()
+        assert text.startswith("sample 1, (3, 4): ")
+        assert float(text.split(": ")[1]) == pytest.approx(value, abs=2e-4)
+    seen.check_quiet()
+
+
+def test_training_numbers(visit: Visit, pages: dict[str, Path], results: Path) -> None:
+    seen = visit(pages["training"], accept_downloads=True)
+    page = seen.page
+    run = results / "run"
+    with page.expect_download() as waiting:
+        page.locator("#s1-loss [data-csv]").click()
+    rows = Path(waiting.value.path()).read_text().splitlines()[1:]
+    losses = np.array([float(row.split(",")[1]) for row in rows])
+    np.testing.assert_allclose(losses, sads.load_model(run / "model.safetensors").losses, rtol=1e-6)
+    said = json.loads((run / "evaluate.json").read_text())["evaluation"]
+    label = page.locator("#s1-sw2 svg").get_attribute("aria-label")
+    assert f"samples {Estimate(**said['distance']['sw2'])}" in label
+    assert f"zeros {Estimate(**said['baselines']['zeros']['sw2'])}" in label
+    samples = np.load(run / "samples.npz")["images"]
+    canvas = page.locator("[data-samples]")
+    canvas.scroll_into_view_if_needed()
+    canvas.hover(position={"x": 9 * 8 + 8 * 2 + 3, "y": 8 * 5 + 3})  # 8 screen pixels a pixel
+    text = page.locator("figure.row output").inner_text()
+    assert text.startswith("sample 2, (5, 2): ")
+    assert float(text.split(": ")[1]) == pytest.approx(float(samples[1, 0, 5, 2]), rel=2e-3)
+    seen.check_quiet()
+
+
+def test_reports_that_were_asked_for(results: Path) -> None:
+    for name in ("align/report.html", "run/report.html", "run/evaluation.html"):
+        assert "<!doctype html>" in (results / name).read_text()[:20]
+    assert "-sw2" in (results / "run/evaluation.html").read_text()
+    files = json.loads((results / "align/alignment.json").read_text())["files"]
+    assert files["report"] == "align/report.html"
+
+
+def test_an_unfinished_run(visit: Visit, results: Path, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    run.mkdir()
+    shutil.copy(results / "run/checkpoint.safetensors", run)
+    said = json.loads((results / "run/run.json").read_text())
+    unfinished = {**said, "status": "interrupted", "loss": None, "seconds": None}
+    (run / "run.json").write_text(json.dumps(unfinished))
+    seen = visit(write_report(run, tmp_path / "r.html"))
+    assert "This run is interrupted" in seen.page.locator("main").inner_text()
+    assert seen.page.locator("#s1-loss svg").count() == 1
+    assert seen.page.locator("[data-samples]").count() == 0
+    seen.check_quiet()
+
+
+def test_claims_are_filtered_and_sorted(visit: Visit, pages: dict[str, Path]) -> None:
+    seen = visit(pages["paper"])
+    page = seen.page
+    figures = [json.loads(path.read_text()) for path in LAPTOP.glob("fig*.json")]
+    claims = [(f["figure"], claim) for f in figures for claim in f["claims"]]
+    rows = page.locator("table.claims tbody tr:visible")
+    assert rows.count() == len(claims)
+    words = page.locator("table.claims td .verdict").all_inner_texts()
+    assert sorted(words) == sorted(claim["verdict"] for _, claim in claims)
+    page.locator("select[data-figure]").select_option("fig6")
+    assert rows.count() == sum(figure == "fig6" for figure, _ in claims)
+    page.locator("[data-find]").fill("dit-4 EIGENVALUE")
+    assert rows.count() == 1
+    assert page.locator("[data-count]").inner_text() == f"1 of {len(claims)} claims"
+    page.locator("input[data-verdict][value='not tested']").uncheck()
+    assert rows.count() == sum(
+        figure == "fig6" and "dit-4" in claim["text"] and claim["verdict"] != "not tested"
+        for figure, claim in claims
+    )
+    assert page.locator(".posters img").count() == sum(len(f["pictures"]) for f in figures)
+    broken = "[...document.images].filter((image) => !image.naturalWidth).length"
+    assert page.evaluate(broken) == 0
+    table = page.locator("details[open] table.sortable").nth(1)  # of fig6
+    head = table.locator("th", has_text="MSW2").first
+    column = table.locator("th").all_inner_texts().index(head.inner_text())
+    for order in ("ascending", "descending"):
+        head.locator("button").click()
+        assert head.get_attribute("aria-sort") == order
+        shown = [
+            float(t.split()[0])
+            for t in table.locator(f"td:nth-child({column + 1})").all_inner_texts()
+            if t
+        ]
+        assert shown == sorted(shown, reverse=order == "descending")
+    seen.check_quiet()
+
+
+def test_the_cells_behind_a_figure(visit: Visit, tmp_path: Path) -> None:
+    folder = tmp_path / "paper"
+    shutil.copytree(LAPTOP, folder)
+    lines = (folder / "records.jsonl").read_text().splitlines()[:20]
+    (folder / "records.jsonl").write_text("\n".join(lines))
+    hashes = [json.loads(line)["hash"] for line in lines[:7]]
+    said = json.loads((folder / "fig6.json").read_text())
+    (folder / "fig6.json").write_text(json.dumps({**said, "cells": hashes}))
+    seen = visit(write_report(folder, tmp_path / "r.html"))
+    section = seen.page.locator("details", has_text="The 7 cells behind fig6")
+    section.locator("summary").click()
+    shown = section.locator("tbody tr td:last-child").all_inner_texts()
+    assert sorted(shown) == sorted(hashes)
+    section.locator("[data-rows]").fill(hashes[3])
+    assert section.locator("tbody tr:visible").count() == 1
+    seen.check_quiet()
+
+
+def test_a_hostile_folder_of_figures(visit: Visit, tmp_path: Path) -> None:
+    folder = tmp_path / HOSTILE.replace("/", "")
+    folder.mkdir()
+    said = json.loads((LAPTOP / "fig6.json").read_text())
+    claim = {**said["claims"][0], "text": HOSTILE, "evidence": HOSTILE, "reason": HOSTILE}
+    said |= {"claims": [claim], "title": HOSTILE, "command": HOSTILE, "notes": [HOSTILE]}
+    said |= {"pictures": {HOSTILE: "fig6-dit-4.png"}, "columns": {"a": HOSTILE}}
+    said |= {"table": [{"a": HOSTILE}]}
+    (folder / "fig6.json").write_text(json.dumps(said))
+    shutil.copy(LAPTOP / "fig6-dit-4.png", folder)
+    seen = visit(write_report(folder, tmp_path / "r.html"))
+    assert seen.page.locator("main img").count() == 1
+    assert seen.page.locator("main script").count() == 0
+    assert "</script>" in seen.page.locator("table.claims").inner_text()
+    seen.check_quiet()
+
+
+@pytest.mark.parametrize(
+    ("file", "change", "line"),
+    [
+        ("align/alignment.json", lambda text: text[:100], "alignment.json cannot be read"),
+        ("align/alignment.json", lambda text: "[]", "alignment.json cannot be read"),
+        ("align/alignment.safetensors", lambda text: text[:500], "alignment.safetensors cannot be"),
+        ("run/run.json", lambda text: text.replace('"status"', '"s"'), "lacks the key 'status'"),
+        ("run/samples.json", lambda text: text.replace("8", "9"), "samples.npz cannot be read"),
+        ("run/model.safetensors", lambda text: text[:9999], "model.safetensors cannot be read"),
+        ("run/evaluate.json", lambda text: text.replace("sw2", "x"), "evaluate.json cannot be"),
+    ],
+)
+def test_damaged_results_are_one_line(
+    command: Sads, results: Path, tmp_path: Path, file: str, change: Any, line: str
+) -> None:
+    shutil.copytree(results, tmp_path / "copy")
+    path = tmp_path / "copy" / file
+    if path.suffix == ".json":
+        path.write_text(change(path.read_text()))
+    else:
+        path.write_bytes(change(path.read_bytes()))
+    assert line in command.fail("report", path.parent)
+
+
+@pytest.mark.parametrize(
+    ("change", "line"),
+    [
+        ({"pictures": {"a": "../secret.png"}}, "is not a picture in"),
+        ({"pictures": {"a": "nowhere.png"}}, "cannot be read"),
+        ({"pictures": {"a": "fig6.json"}}, "is not a picture that"),
+        ({"claims": 3}, "fig6.json is damaged"),
+    ],
+)
+def test_damaged_figures_are_one_line(
+    command: Sads, tmp_path: Path, change: dict[str, Any], line: str
+) -> None:
+    said = json.loads((LAPTOP / "fig6.json").read_text())
+    (tmp_path / "f").mkdir()
+    (tmp_path / "f/fig6.json").write_text(json.dumps({**said, **change}))
+    assert line in command.fail("report", "f")
+
+
 def test_energy_by_frequency_is_flat_for_white_noise(geometry: sads.Geometry) -> None:
     white = replace(geometry, factors=torch.eye(64, dtype=torch.float64).repeat(16, 1, 1))
     rows = by_frequency(predict(white, ("dct",))["dct"])
@@ -351,14 +571,14 @@ def test_256_directions_are_under_5_mb_and_drawn_at_once(visit: Visit, tmp_path:
 
 def test_many_directions(visit: Visit, tmp_path: Path) -> None:
     """Thousands of directions: those that are kept have pictures, all have numbers."""
-    made = sads.estimate_geometry(sads.family("dit", shape=(3, 48, 48), patch_size=2))
+    made = sads.estimate_geometry(sads.family("dit", shape=(3, 40, 40), patch_size=2))
     path = write_report(made, tmp_path / "r.html", max_directions=60)
     seen = visit(path)
     page = seen.page
-    page.locator(".search input").fill("6912")
+    page.locator(".search input").fill("4800")
     page.keyboard.press("Enter")
     page.locator("[data-channel]").select_option("0")
-    vector = made.directions().select([6911])[0]
+    vector = made.directions().select([4799])[0]
     expected = (0.5 + vector[0] / vector.abs().max() / 2).numpy() * 255
     assert np.abs(_pixels(page, "[data-vector]")[..., 0] - expected).max() <= 2  # of 8 bits
     page.locator(".search input").fill("1000")

@@ -114,6 +114,10 @@ class RotationFileError(SadsError):
     """A rotation file that is damaged or was not written by sads."""
 
 
+class AlignmentFileError(SadsError):
+    """A kept alignment that is damaged or was not written by sads."""
+
+
 class CheckpointError(SadsError):
     """A model or checkpoint that is damaged, or belongs to another family, data set or run."""
 

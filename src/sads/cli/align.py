@@ -20,6 +20,7 @@ from sads.cli.options import (
     Seed,
     Shape,
     ValueRange,
+    WithReport,
 )
 from sads.cli.printing import (
     print_note,
@@ -29,6 +30,7 @@ from sads.cli.printing import (
     working,
 )
 from sads.cli.reading import announce, read_dataset, read_geometry
+from sads.cli.report import REPORT, add_report
 from sads.errors import InvalidArgumentError
 from sads.estimates import Estimate
 from sads.tables import Row, column
@@ -50,7 +52,13 @@ EXAMPLES = """
 
 - `sads align digits --family dit --shape 1x8x8 --rotation share:0.5 --out out/half`
 """
-FILES = ("alignment.json", "alignment.png", "rotation.safetensors")
+FILES = (
+    "alignment.json",
+    "alignment.safetensors",
+    "alignment.png",
+    "rotation.safetensors",
+    REPORT,
+)
 TENTHS = ["most avoided tenth", *(f"tenth {i}" for i in range(2, 10)), "most preferred tenth"]
 
 
@@ -77,17 +85,19 @@ def align(
     value_range: ValueRange = None,
     layout: Layout = None,
     out: NewFolder = None,
+    report: WithReport = False,
     as_json: AsJson = False,
 ) -> None:
     """Alignment of data with the geometry of a network, before anybody trains it.
 
     Says where alpha stands between its extremes, in which directions of the network the energy of
-    the data lies, and which rotation should train best. Writes `alignment.json`, `alignment.png`
-    and `rotation.safetensors`.
+    the data lies, and which rotation should train best. Writes `alignment.json`,
+    `alignment.safetensors` (for reports), `alignment.png` and `rotation.safetensors`.
     """
     from sads.files import to_json, write_json
     from sads.plots.alignment import plot_alignment
     from sads.plots.style import save
+    from sads.rotations.portrait import Portrait
     from sads.rotations.rotation import Kind
 
     kind = Kind.parse(rotation)  # before any work is done
@@ -105,25 +115,30 @@ def align(
     )
     with working("pairing eigenvectors", quiet=as_json):
         both = sads.pair(result, dataset.samples)
-        report, spectrum = both.alignment(), both.spectrum()
         chosen = with_source(both.rotation(kind), dataset.statement)
-    picture = plot_alignment(result, report, spectrum, both.data_values, name)
+        portrait = Portrait.of(both, name, chosen.kind)
+    found, spectrum = portrait.alignment, portrait.spectrum
+    picture = plot_alignment(result, found, spectrum, both.data_values, name)
     summary = AlignmentSummary(
         command=command_line(),
-        alignment=report,
-        note=few_samples_note(report),
+        alignment=found,
+        note=few_samples_note(found),
         tenths=tuple(spectrum.shares),
-        ranking=ranking(report),
+        ranking=ranking(found),
         rotation={"kind": chosen.kind, "alpha": chosen.alpha},
         data={"source": data, "statement": dataset.statement, "sha256": both.digest},
         geometry=result.provenance,
         files={
             "rotation": chosen.save(folder / "rotation.safetensors"),
             "picture": save(picture, folder / "alignment.png"),
+            "portrait": portrait.save(folder / "alignment.safetensors"),
             "json": folder / "alignment.json",
+            **({"report": folder / REPORT} if report else {}),
         },
     )
     write_json(summary.files["json"], summary)
+    if report:
+        add_report(folder, quiet=as_json)
     finish(folder)
     if as_json:
         announce(dataset)
@@ -181,21 +196,6 @@ def ranking(report: "Alignment") -> tuple[Expected, ...]:
     return tuple(sorted(rows, key=lambda row: row.alpha))
 
 
-def alignment_rows(report: "Alignment") -> dict[str, str]:
-    """An alignment as names and values."""
-    return {
-        "samples": f"{report.num_samples:,}",
-        "alpha": str(report.alpha),
-        "  from the data": f"± {report.data_error:.2g}",
-        "  from the geometry": f"± {report.geometry_error:.2g}",
-        "minimum": str(report.minimum),
-        "  on held-out samples": str(report.held_out_minimum),
-        "maximum": str(report.maximum),
-        "  on held-out samples ": str(report.held_out_maximum),
-        "share": f"{report.share.value:.3%} ± {report.share.error:.2%}",
-    }
-
-
 def few_samples_note(report: "Alignment") -> str | None:
     """One line that says so if the samples are few beside the coordinates."""
     if not report.few_samples:
@@ -208,7 +208,7 @@ def few_samples_note(report: "Alignment") -> str | None:
 
 
 def print_alignment(summary: AlignmentSummary) -> None:
-    print_rows({"data": summary.data["statement"], **alignment_rows(summary.alignment)})
+    print_rows({"data": summary.data["statement"], **summary.alignment.describe()})
     if summary.note is not None:
         print_note(summary.note)
     print_table(

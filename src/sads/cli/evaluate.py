@@ -13,12 +13,11 @@ from sads.cli.interrupts import command_line
 from sads.cli.options import AsJson, DataArgument, Layout, Networks, Resize, Seed, ValueRange
 from sads.cli.printing import print_line, print_note, print_table, print_written, working
 from sads.cli.reading import announce, estimate, read_dataset, read_factory
+from sads.cli.report import add_report
 from sads.cli.sample import rotation_of
 from sads.decoding import decode
 from sads.errors import DataError, InvalidArgumentError, printable
-from sads.estimates import Estimate
 from sads.shapes import checked_shape, format_shape
-from sads.tables import Row, column
 from sads.untrusted import read_json
 
 if TYPE_CHECKING:
@@ -27,10 +26,10 @@ if TYPE_CHECKING:
     from sads.diffusion.model import ScoreModel
     from sads.diffusion.sample import SamplingOptions
     from sads.geometry.result import Geometry
-    from sads.metrics.baselines import Distance
     from sads.pipeline import Evaluation
 
 app = typer.Typer(rich_markup_mode="markdown")
+PAGE = "evaluation.html"  # beside the report of the run that it may be about
 
 EXAMPLES = """
 **Examples**
@@ -82,6 +81,9 @@ def evaluate(
     out: Annotated[
         Path | None, typer.Option(help="Folder for evaluate.json; else a new one by the samples.")
     ] = None,
+    report: Annotated[
+        bool, typer.Option("--report", help="Also write evaluation.html, a page to explore.")
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
     """Sliced Wasserstein distances between samples and data: SW2 with its error, and MSW2.
@@ -99,6 +101,8 @@ def evaluate(
     from sads.environment import versions
     from sads.files import to_json, write_json
     from sads.pipeline import Reference, draw_fresh
+    from sads.report.distances import rows_of, statements_of
+    from sads.report.sources import read_training
 
     path = samples / "samples.npz" if samples.is_dir() else samples
     if not anatomy and not (geometry is None and factory is None):
@@ -116,7 +120,7 @@ def evaluate(
         layout,
         announced=True,
     )
-    files = ["evaluate.json", PICTURE]
+    files = ["evaluate.json", PICTURE, PAGE]
     folder = new_folder(out, "evaluation", files, beside=path.parent)
     started = time.perf_counter()
     with working("measuring distances", quiet=as_json):
@@ -151,7 +155,10 @@ def evaluate(
         seconds=round(time.perf_counter() - started, 3),
         versions=versions(),
     )
-    written = write_json(folder / "evaluate.json", summary)
+    written = [write_json(folder / "evaluate.json", summary)]
+    if report:
+        source = read_training(path.parent, evaluated=folder, samples=y)
+        written.append(add_report(folder, quiet=as_json, name=PAGE, source=source))
     finish(folder)
     if as_json:
         announce(dataset)
@@ -163,7 +170,7 @@ def evaluate(
     print_line(f"against {dataset.statement}")
     if anatomy and not synthetic:
         print_note("images that the model was trained on are not held out: its loss flatters it")
-    print_written(written, *pictures)
+    print_written(*written, *pictures)
 
 
 @dataclass(frozen=True)
@@ -179,72 +186,6 @@ class EvaluationSummary:
     state: str | None  # of the model: trained, not trained or diverged
     seconds: float
     versions: dict[str, str]
-
-
-@dataclass(frozen=True)
-class DistanceRow(Row):
-    """A distance as it is printed."""
-
-    name: str = column("")
-    sw2: Estimate | None = column("SW2")
-    msw2: float | None = column("MSW2")
-    projections: int | None = None
-    along: float | None = column("W2 along v", default=None)
-
-
-def rows_of(evaluation: "Evaluation") -> list[DistanceRow]:
-    def row(
-        name: str, distance: "Distance | None", along: float | None = None
-    ) -> list[DistanceRow]:
-        if distance is None:
-            return []
-        return [DistanceRow(name, distance.sw2, distance.msw2, distance.num_projections, along)]
-
-    rows = row("samples", evaluation.distance, evaluation.along)
-    rows += row("samples, closed-form target", evaluation.closed_form)
-    if evaluation.ascent_msw2 is not None:
-        rows.append(DistanceRow("samples, largest by ascent", None, evaluation.ascent_msw2))
-    if (known := evaluation.baselines) is None:
-        return rows + row("fresh data (a perfect model)", evaluation.fresh_data)
-    along, halves = known.along, known.moments_of == "test data"
-
-    def near(name: str) -> float | None:
-        return None if along is None else getattr(along, name)
-
-    real = "real against real, halves of the data" if halves else "fresh data (a perfect model)"
-    rows += row(real, known.real, near("real"))
-    rows += row("Gaussian with the data's moments", known.gaussian, near("gaussian"))
-    rows += row("the data's mean", known.mean, near("mean"))
-    return rows + row("zeros", known.zeros, near("zeros"))
-
-
-STATES = {
-    "trained": "trained: the samples are nearer to the data than zeros and the mean",
-    "not trained": "not trained: the samples are no nearer to the data than zeros or the mean",
-    "diverged": "diverged: the samples are no nearer to the data than zeros or the mean, far out",
-}
-
-
-def statements_of(evaluation: "Evaluation") -> list[str]:
-    """What the numbers say of the model, in words."""
-    lines = [] if evaluation.state is None else [STATES[evaluation.state]]
-    if evaluation.energy is not None and evaluation.data_energy is not None:
-        lines.append(
-            f"energy E|y|^2/D of the samples {evaluation.energy:.4g}, of the data "
-            f"{evaluation.data_energy:.4g}"
-        )
-    if evaluation.out_of_range is not None:
-        lines.append(f"{evaluation.out_of_range:.1%} of all values lie beyond the data's range")
-    if (wrong := evaluation.denoising) is not None:
-        lines.append(f"denoising loss E|e|^2/D {wrong}; best linear prediction {wrong.linear:.4g}")
-    if (parts := evaluation.energies) is not None:
-        lines.append(
-            f"energy of the samples along the data {parts.along} (data {parts.data_along:.4g}), "
-            f"off them {parts.off} (data {parts.data_off:.4g})"
-        )
-    if evaluation.baselines is not None and evaluation.baselines.moments_of == "test data":
-        lines.append("mean and Gaussian are those of the test data, for want of training data")
-    return lines
 
 
 @dataclass(frozen=True)

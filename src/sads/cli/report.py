@@ -2,13 +2,16 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from sads.cli.options import AsJson
 from sads.cli.printing import print_line, working
 from sads.errors import printable
+
+if TYPE_CHECKING:
+    from sads.report.sources import Source
 
 app = typer.Typer(rich_markup_mode="markdown")
 REPORT = "report.html"  # what commands call it that write one beside their results
@@ -72,11 +75,19 @@ class ReportSummary:
     size: int  # bytes
 
 
-def add_report(folder: Path, quiet: bool = False) -> Path:
-    """Write the report of a command's folder, which is its own, beside its results."""
-    from sads.report.build import write_report
+def add_report(
+    folder: Path, quiet: bool = False, *, name: str = REPORT, source: "Source | None" = None
+) -> Path:
+    """Write the report of a command's folder beside its results, in the place of an earlier one.
 
-    path = folder / REPORT
-    path.unlink(missing_ok=True)  # of the same command, if it was killed
+    Args:
+        source: what it is about, if that is not what the folder holds.
+    """
+    from sads.report.build import write_report
+    from sads.report.page import check_ours
+
+    path = folder / name
+    check_ours(path)
+    path.unlink(missing_ok=True)
     with working("writing the report", quiet):
-        return write_report(folder, path)
+        return write_report(source or folder, path)

@@ -13,7 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from sads.cli.interrupts import Interrupted, command_line
-from sads.cli.options import AsJson
+from sads.cli.options import AsJson, WithReport
 from sads.cli.printing import (
     clean,
     console,
@@ -25,6 +25,7 @@ from sads.cli.printing import (
     print_written,
     working,
 )
+from sads.cli.report import REPORT, add_report
 from sads.errors import InvalidArgumentError, printable
 
 if TYPE_CHECKING:
@@ -76,6 +77,7 @@ def reproduce(
         str | None,
         typer.Option(help="Folder of pictures and store, or fsspec URL of a store alone."),
     ] = None,
+    report: WithReport = False,
     as_json: AsJson = False,
 ) -> None:
     """Make figures of the paper, each with a table and a verdict for its claims.
@@ -91,6 +93,7 @@ def reproduce(
     from sads.experiments.reproduction import Request, make_figures
     from sads.experiments.sweep import RayCluster
     from sads.files import to_json
+    from sads.report.page import check_ours
 
     known = all_figures()
     chosen = read_figures(figures, known)
@@ -104,6 +107,8 @@ def reproduce(
         cluster=None if ray is None else RayCluster(ray, cpus, gpus),
         out=out,
     )
+    if report:
+        check_ours(request.folder / REPORT)  # before anything is computed
     store = request.open_store()
     failed: dict[str, str] = {}
     made = []
@@ -114,12 +119,15 @@ def reproduce(
             print_made(figure, request.folder, quiet=as_json)
     page = write_page(request.folder, known)
     judged = judge_page(request.folder, known)
+    written = [page]
+    if report:
+        written.append(add_report(request.folder, quiet=as_json))
     summaries = {name: judged[name] for name in made}
     if as_json:
         print(to_json({"figures": summaries, "failed": failed}))
     else:
         print_claims(summaries)
-        print_written(page)
+        print_written(*written)
     if failed:
         raise typer.Exit(1)
 

@@ -25,6 +25,7 @@ from sads.cli.options import (
     Seed,
     Shape,
     ValueRange,
+    WithReport,
 )
 from sads.cli.printing import (
     Update,
@@ -35,6 +36,7 @@ from sads.cli.printing import (
     working,
 )
 from sads.cli.reading import announce, estimate, read_dataset, read_family
+from sads.cli.report import REPORT, add_report
 from sads.errors import DivergedError, InvalidArgumentError, OutputError
 from sads.estimates import Estimate, mean_estimate
 from sads.shapes import format_shape
@@ -48,7 +50,7 @@ if TYPE_CHECKING:
 
 app = typer.Typer(rich_markup_mode="markdown")
 ROTATION = "rotation.safetensors"  # beside the model of a run on rotated data
-FILES = ("checkpoint.safetensors", "model.safetensors", "run.json", "loss.png", ROTATION)
+FILES = ("checkpoint.safetensors", "model.safetensors", "run.json", "loss.png", ROTATION, REPORT)
 
 EXAMPLES = """
 **Examples**
@@ -121,6 +123,7 @@ def train(
     resume: Annotated[bool, typer.Option("--resume", help="Continue the run in --out.")] = False,
     checkpoint_every: Annotated[int, typer.Option(help="Updates between checkpoints.", min=1)] = 50,
     device: Device = "cpu",
+    report: WithReport = False,
     as_json: AsJson = False,
 ) -> None:
     """Train a score model as the paper does: Adam, clipped gradients, a fixed set of samples.
@@ -206,10 +209,13 @@ def train(
     provenance = replace(model.provenance, rotation=run.rotation, data_range=data_range)
     model = replace(model, provenance=provenance)
     run = finish(model, out, run)
+    written = add_report(out, quiet=as_json) if report else None
     if as_json:
         print(to_json(run))
     else:
         print_run(model, run)
+        if written is not None:
+            print_written(written)
 
 
 @dataclass(frozen=True)

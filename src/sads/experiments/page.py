@@ -48,6 +48,7 @@ class Summary:
     table: tuple[dict[str, Any], ...]
     notes: tuple[str, ...]
     pictures: dict[str, str]  # names of files
+    cells: tuple[str, ...] = ()  # hashes of the records behind it; older summaries do not say
 
     def save(self, folder: Path) -> Path:
         return write_json(folder / f"{self.figure}.json", self)
@@ -59,7 +60,7 @@ class Summary:
             summary = decode(cls, read_json(path))
             for row in summary.table:
                 for value in row.values():
-                    _show(value)
+                    show_cell(value)
             return summary
         except (OSError, ValueError):
             return None
@@ -177,12 +178,12 @@ def _section(summary: Summary) -> list[str]:
         lines += [f"| {' | '.join(map(_escape, summary.columns.values()))} |"]
         lines += [f"|{'---|' * len(summary.columns)}"]
         for row in summary.table:
-            texts = (_escape(_show(row.get(name))) for name in summary.columns)
+            texts = (_escape(show_cell(row.get(name))) for name in summary.columns)
             lines.append(f"| {' | '.join(texts)} |")
     return lines
 
 
-def _show(value: Any) -> str:
+def show_cell(value: Any) -> str:
     """A cell of a table from its JSON: an object is an estimate."""
     if isinstance(value, list):
         raise DecodingError("a cell of a table is a number, a word or an estimate")

@@ -175,6 +175,7 @@ def write_outcome(
         table=plain_rows(outcome.table),
         notes=tuple(outcome.notes),
         pictures=pictures,
+        cells=tuple(sorted(record.cell.hash for record in context.used_records)),
     )
     summary.save(folder)  # first: it says which pictures are ours
     for name, picture in outcome.pictures.items():

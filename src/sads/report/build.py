@@ -7,16 +7,20 @@ from pathlib import Path
 from sads.arguments import as_path, check_count
 from sads.errors import InvalidArgumentError, ReportError
 from sads.geometry.result import Geometry
+from sads.report.alignment import AlignmentSource, alignment_section
 from sads.report.comparison import Compared, comparison_section
 from sads.report.geometry import basis_energies, geometry_section
 from sads.report.page import Section, check_new, make_page, write_page
+from sads.report.paper import paper_section
 from sads.report.sources import GeometrySource, Source, read_source
+from sads.report.training import TrainingSource, training_section
 
+Result = Geometry | Source | str | os.PathLike[str]
 SHRINK = "show fewer directions with --directions 200 (max_directions=200 in Python)"
 
 
 def write_report(
-    sources: Iterable[Geometry | str | os.PathLike[str]] | Geometry | str | os.PathLike[str],
+    sources: Iterable[Result] | Result,
     path: str | os.PathLike[str],
     *,
     title: str | None = None,
@@ -31,7 +35,7 @@ def write_report(
         path: of the file, which must not be there yet.
         max_directions: how many directions of a geometry have pictures; all if not given.
     """
-    if isinstance(sources, Geometry | str | os.PathLike):
+    if isinstance(sources, Geometry | str | os.PathLike | Source):
         sources = [sources]
     if max_directions is not None and check_count("the number of directions", max_directions) < 3:
         raise InvalidArgumentError(f"show at least 3 directions, not {max_directions}")
@@ -62,14 +66,22 @@ def make_sections(sources: Sequence[Source], max_directions: int | None = None) 
                     max_directions=max_directions,
                 )
             )
+        elif isinstance(source, AlignmentSource):
+            sections.append(alignment_section(source, id))
+        elif isinstance(source, TrainingSource):
+            sections.append(training_section(source, id))
+        else:
+            sections.append(paper_section(source, id))
     if len(compared) > 1:
         sections.insert(0, comparison_section(compared, "comparison"))
     return sections
 
 
-def _read(source: Geometry | str | os.PathLike[str]) -> list[Source]:
+def _read(source: Result) -> list[Source]:
     if isinstance(source, Geometry):
         return [GeometrySource(source)]
+    if isinstance(source, Source):
+        return [source]
     return read_source(as_path(source))
 
 

@@ -25,10 +25,24 @@ from sads.arguments import as_path
 from sads.errors import ReportError, printable
 from sads.files import plain, replacing
 from sads.pieces import text
+from sads.untrusted import open_regular
 
+MARK = b'<meta name="generator" content="sads '
+HEAD_BYTES = 8192  # in which the mark of a report stands
 LARGEST = 50_000_000  # bytes of a page
 LIBRARIES = ("vendor/d3.min.js", "vendor/plot.min.js")
-SCRIPTS = ("core.js", "charts.js", "pictures.js", "geometry.js", "comparison.js", "start.js")
+SCRIPTS = (
+    "core.js",
+    "charts.js",
+    "pictures.js",
+    "gallery.js",
+    "geometry.js",
+    "comparison.js",
+    "alignment.js",
+    "training.js",
+    "paper.js",
+    "start.js",
+)
 # What Observable Plot writes into every chart, for the class that charts.js gives it.
 PLOT_STYLE = """:where(.sads-plot) {
   --plot-background: white;
@@ -98,6 +112,22 @@ def check_new(path: Path) -> None:
             f"{printable(path)} is there already, and nothing is overwritten; choose another "
             "--out, or remove it"
         )
+
+
+def check_ours(path: Path) -> None:
+    """One line if there is something at a place that is not a report."""
+    if os.path.lexists(path) and not _is_report(path):
+        raise ReportError(
+            f"{printable(path)} is there already and not a report of sads; move it away"
+        )
+
+
+def _is_report(path: Path) -> bool:
+    try:
+        with open_regular(path) as file:
+            return MARK in file.read(HEAD_BYTES)
+    except OSError:
+        return False
 
 
 def pack(array: Any) -> dict[str, str]:

@@ -81,6 +81,20 @@ class Alignment:
         """Fewer than ten samples for every coordinate, so that the extremes are rough."""
         return self.num_samples < FEW_SAMPLES * self.dimension
 
+    def describe(self) -> dict[str, str]:
+        """Names and values for people; what is indented belongs to the line above."""
+        return {
+            "samples": f"{self.num_samples:,}",
+            "alpha": str(self.alpha),
+            "  from the data": f"± {self.data_error:.2g}",
+            "  from the geometry": f"± {self.geometry_error:.2g}",
+            "minimum": str(self.minimum),
+            "  on held-out samples": str(self.held_out_minimum),
+            "maximum": str(self.maximum),
+            "  on held-out samples ": str(self.held_out_maximum),
+            "share": f"{self.share.value:.3%} ± {self.share.error:.2%}",
+        }
+
 
 @dataclass(frozen=True, eq=False)
 class DataSpectrum:

@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 import sads
-from sads.cli.align import alignment_rows, few_samples_note
+from sads.cli.align import few_samples_note
 from sads.cli.folders import new_folder
 from sads.cli.options import AsJson, NetworkOptions, Networks, NewFolder, Seed, Shape
 from sads.cli.printing import print_note, print_rows
@@ -56,7 +56,7 @@ def run(
     note = few_samples_note(report)
     summary = {**vars(report), "note": note, "data": name, "geometry": result.provenance}
     if not as_json:
-        print_rows(alignment_rows(report))
+        print_rows(report.describe())
     if note is not None:
         print_note(note)
     show_result(folder, "theorem2", picture, summary, [], as_json)

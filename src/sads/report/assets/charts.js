@@ -53,7 +53,7 @@ sads.logTicks = (values) => {
   const step = Math.max(1, Math.ceil(decades / 7));
   const powers = d3.range(Math.floor(low) - 1, Math.ceil(high) + 1).filter((k) => k % step === 0);
   const ticks = powers
-    .flatMap((k) => (decades > 3 ? [1] : [1, 2, 5]).map((m) => m * 10 ** k))
+    .flatMap((k) => (decades > 3 ? [1] : decades > 0.8 ? [1, 2, 5] : d3.range(1, 10)).map((m) => m * 10 ** k))
     .filter((tick) => Math.log10(tick) >= low - 1e-9 && Math.log10(tick) <= high + 1e-9);
   return { ticks, tickFormat: (value) => sads.number(value) };
 };

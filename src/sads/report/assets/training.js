@@ -1,0 +1,65 @@
+"use strict";
+// A training run: its loss, its distances, its samples.
+
+sads.mostPoints = 2000; // of a curve that is drawn
+
+sads.parts.training = (section, run) => {
+  const find = (name) => section.querySelector(`[id="${run.id}-${name}"]`);
+  if (find("loss")) sads.showLosses(find("loss"), sads.unpack(run.losses));
+  for (const name of ["sw2", "msw2"]) {
+    if (find(name)) sads.showDistances(find(name), run.distances, name);
+  }
+  const canvas = section.querySelector("[data-samples]");
+  if (canvas) {
+    const place = canvas.parentElement;
+    const width = sads.planes(run.images.shape).width;
+    const zoom = Math.max(1, Math.min(8, Math.round(64 / width)));
+    const columns = Math.max(1, Math.min(run.images.count, Math.floor(place.clientWidth / zoom / (width + 1))));
+    const output = canvas.closest("figure").querySelector("output");
+    sads.gallery(canvas, output, run.images, columns);
+    section.querySelector("[data-greys]").textContent =
+      `Black is ${sads.number(run.images.black, 3)}, white is ${sads.number(run.images.white, 3)}.`;
+  }
+};
+
+sads.showLosses = (figure, losses) => {
+  const window_ = Math.max(1, Math.floor(losses.length / 100));
+  const every = Math.ceil(losses.length / sads.mostPoints);
+  const points = d3.range(0, losses.length, every).map((i) => ({ update: i + 1, loss: losses[i] }));
+  const means = d3.range(0, losses.length - window_ + 1, window_).map((start) => ({
+    update: start + (window_ + 1) / 2,
+    loss: d3.mean(losses.subarray(start, start + window_)),
+  }));
+  const positive = (rows) => rows.filter((row) => row.loss > 0);
+  sads.legend(figure, { [every > 1 ? `every ${every}th update` : "every update"]: "var(--grey)", [`mean of ${window_}`]: "var(--blue)" });
+  sads.chart(figure, () => ({
+    label: `Loss of ${losses.length} updates, at the end ${sads.number(means.at(-1).loss)}`,
+    x: { label: "update" },
+    y: { type: "log", label: "loss", grid: true, ...sads.logTicks(points.map((point) => point.loss)) },
+    marks: [
+      Plot.lineY(positive(points), { x: "update", y: "loss", stroke: "var(--grey)", strokeOpacity: 0.6 }),
+      Plot.lineY(positive(means), { x: "update", y: "loss", stroke: "var(--blue)", strokeWidth: 2 }),
+    ],
+  }));
+  sads.offerCsv(figure, () => ({
+    update: d3.range(1, losses.length + 1),
+    loss: [...losses],
+  }));
+};
+
+sads.showDistances = (figure, distances, name) => {
+  const rows = distances
+    .filter((row) => row[name] !== null)
+    .map((row) => ({ name: row.name, ...(name === "sw2" ? row.sw2 : { value: row.msw2, error: 0 }) }));
+  const color = (row) =>
+    row.name.startsWith("samples") ? "var(--blue)" : /^(real|fresh)/.test(row.name) ? "var(--green)" : "var(--grey)";
+  sads.chart(figure, (width) => ({
+    ...sads.intervals(rows, name === "sw2" ? "SW2" : "MSW2", color, width < 480 ? 130 : 235),
+    label: rows.map((row) => `${row.name} ${sads.estimate(row.value, row.error)}`).join("; "),
+  }));
+  sads.offerCsv(figure, () => ({
+    what: rows.map((row) => row.name),
+    [name.toUpperCase()]: rows.map((row) => row.value),
+    error: rows.map((row) => row.error),
+  }));
+};

@@ -1,0 +1,161 @@
+"""The paper's claims on a page: verdicts, evidence, figures, tables, and the cells behind them."""
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from markupsafe import Markup
+
+from sads.errors import ReportError, printable
+from sads.experiments.archive import Archive
+from sads.experiments.page import Summary, describe_claim, format_p, show_cell
+from sads.experiments.records import Record
+from sads.experiments.registration import describe_commit
+from sads.experiments.verdict import CONTRADICTED, INCONCLUSIVE, LEVEL, NOT_TESTED, SUPPORTED
+from sads.pieces import data_url, element, text
+from sads.report.page import Section, render
+from sads.untrusted import open_regular
+
+VERDICTS = (SUPPORTED, CONTRADICTED, INCONCLUSIVE, NOT_TESTED)
+PNG = b"\x89PNG\r\n\x1a\n"
+MAX_PICTURE = 20_000_000  # bytes
+CELL_TITLES = ("cell", "state", "SW2", "MSW2", "loss at the end", "alpha", "seconds", "hash")
+
+
+@dataclass(frozen=True, eq=False)
+class PaperSource:
+    """A folder of `sads reproduce`."""
+
+    folder: Path
+    summaries: tuple[Summary, ...]
+    records: Mapping[str, Record]  # by hash
+
+
+def find_summaries(folder: Path) -> tuple[Summary, ...]:
+    """The figures in a folder, in the order of their names; `ReportError` if one is damaged."""
+    found = []
+    for path in folder.glob("*.json"):
+        summary = Summary.load(path)
+        if summary is not None and f"{summary.figure}.json" == path.name:
+            found.append(summary)
+        elif path.stem.removeprefix("fig").isdigit():
+            raise ReportError(
+                f"{printable(path)} is damaged or another program's; make the figure again with "
+                f"sads reproduce {path.stem}"
+            )
+    return tuple(sorted(found, key=lambda summary: (len(summary.figure), summary.figure)))
+
+
+def read_paper(folder: Path) -> PaperSource:
+    return PaperSource(folder, find_summaries(folder), Archive.read(folder).records)
+
+
+def paper_section(source: PaperSource, id: str) -> Section:
+    """All claims of a folder, and every figure with what it rests on."""
+    claims = [
+        {
+            "figure": summary.figure,
+            "text": describe_claim(summary.figure, claim),
+            "verdict": claim.verdict if claim.verdict in VERDICTS else INCONCLUSIVE,
+            "p_for": format_p(claim, claim.p_for),
+            "p_against": format_p(claim, claim.p_against),
+            "units": claim.units,
+            "reason": claim.reason,
+            "evidence": claim.evidence,
+        }
+        for summary in source.summaries
+        for claim in summary.claims
+    ]
+    known = source.records
+    figures = [
+        {
+            "summary": summary,
+            "id": f"{id}-{number}",
+            "pictures": {
+                name: picture_url(source.folder, file) for name, file in summary.pictures.items()
+            },
+            "table": sortable(
+                list(summary.columns.values()),
+                ([show_cell(row.get(name)) for name in summary.columns] for row in summary.table),
+            ),
+            "cells": cell_table(known[hash] for hash in summary.cells if hash in known),
+            "num_cells": sum(hash in known for hash in summary.cells),
+        }
+        for number, summary in enumerate(source.summaries, start=1)
+    ]
+    told = {hash for summary in source.summaries for hash in summary.cells}
+    others = [record for hash, record in known.items() if hash not in told]
+    html = render(
+        "paper.html",
+        id=id,
+        claims=claims,
+        verdicts=VERDICTS,
+        counts={verdict: sum(c["verdict"] == verdict for c in claims) for verdict in VERDICTS},
+        names=[summary.figure for summary in source.summaries],
+        level=f"{LEVEL:.0%}",
+        commit=describe_commit(),
+        figures=figures,
+        others=cell_table(others),
+        num_others=len(others),
+    )
+    name = source.folder.resolve().name
+    return Section("paper", id, f"Claims and figures in {name}", html)
+
+
+def picture_url(folder: Path, name: str) -> Markup:
+    """A picture beside its summary, as an address of itself."""
+    path = folder / name
+    if Path(name).name != name:
+        raise ReportError(f"{printable(path)} is not a picture in {printable(folder)}")
+    try:
+        with open_regular(path) as file:
+            content = file.read(MAX_PICTURE + 1)
+    except OSError as error:
+        raise ReportError(
+            f"the picture {printable(path)} cannot be read; make its figure again with sads "
+            "reproduce"
+        ) from error
+    if not content.startswith(PNG) or len(content) > MAX_PICTURE:
+        raise ReportError(f"{printable(path)} is not a picture that sads reproduce made")
+    return Markup(data_url(content, "image/png"))
+
+
+def cell_table(records: Iterable[Record]) -> Markup:
+    """Trained cells, one a row."""
+    return sortable(
+        CELL_TITLES,
+        (
+            [
+                record.cell.label,
+                record.last.state or "",
+                "" if record.last.distance is None else str(record.last.distance.sw2),
+                number(record.last.msw2),
+                number(record.losses[-1]),
+                str(record.facts.alpha),
+                f"{record.seconds:.0f}",
+                record.cell.hash,
+            ]
+            for record in sorted(records, key=lambda record: record.cell.label)
+        ),
+    )
+
+
+def number(value: float) -> str:
+    return f"{value:.4g}" if math.isfinite(value) else ""
+
+
+def sortable(titles: Iterable[str], rows: Iterable[list[Any]]) -> Markup:
+    """A table whose columns the scripts can sort by, and whose rows they can filter."""
+    buttons = (
+        element("th", element("button", title or "name", type="button"), scope="col")
+        for title in titles
+    )
+    lines = [element("tr", *(element("td", text(cell)) for cell in row)) for row in rows]
+    return element(
+        "table",
+        element("thead", element("tr", *buttons)),
+        element("tbody", *lines),
+        class_="rows sortable",
+    )
