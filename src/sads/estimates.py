@@ -122,11 +122,6 @@ def batch_error(values: "Tensor", counts: "Tensor") -> "Tensor":
     return variance.sqrt()
 
 
-def batch_estimates(values: "Tensor", counts: "Tensor") -> Estimates:
-    """Mean and error of n numbers that every batch has, (K, n)."""
-    return Estimates(batch_mean(values, counts), batch_error(values, counts))
-
-
 def positive_errors(values: "Tensor", errors: "Tensor") -> "Tensor":
     """The errors of means of positive numbers, whose laws are skewed.
 

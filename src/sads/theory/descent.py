@@ -75,11 +75,6 @@ class GaussianDescent:
         """`m_a`, the second moments of noisy data, (D,)."""
         return self.energies + self.sigma**2
 
-    @property
-    def largest_factor(self) -> float:
-        """The largest `2 eta lambda m` of any rotation: below 2, descent converges for all."""
-        return float(2 * self.learning_rate * self.eigenvalues[0] * self.noisy[0])
-
     def terms(self, step: int) -> Tensor:
         """`f_t(lambda_i, m_a)`, (D, D)."""
         factors = 1 - 2 * self.learning_rate * torch.outer(self.eigenvalues, self.noisy)

@@ -1,20 +1,26 @@
 """`sads theory descent`: which rotation gradient descent of a linear network prefers."""
 
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-import sads
 from sads.cli.folders import new_folder
 from sads.cli.options import AsJson, NetworkOptions, Networks, NewFolder, Seed, Shape
-from sads.cli.reading import read_dataset, read_geometry
-from sads.cli.theory.output import Source, files_of, show_result
+from sads.cli.reading import read_geometry
+from sads.cli.theory.output import (
+    Images,
+    Source,
+    files_of,
+    pair_with_images,
+    read_numbers,
+    show_result,
+)
 from sads.errors import InvalidArgumentError
 from sads.tables import Row, column
 
 if TYPE_CHECKING:
+    import sads
     from sads.plots.descent import DescentCurves
 
 EXAMPLES = (
@@ -39,10 +45,7 @@ class Loss(Row):
 
 def run(
     geometry: Source = "iddpm",
-    images: Annotated[
-        str | None,
-        typer.Option(help="Data as in `sads align`; else scikit-learn's digits, resized."),
-    ] = None,
+    images: Images = None,
     shape: Shape = None,
     networks: Networks = 1024,
     option: NetworkOptions = None,
@@ -62,17 +65,13 @@ def run(
     and every noise level, as `docs/theory.md` proves. Trained networks need not follow it.
     """
     from sads.plots.descent import plot_descent
-    from sads.rotations.alignment import check_defined
 
     levels = _read_levels(sigmas)
     folder = new_folder(out, "descent", files_of("descent"))
     result = read_geometry(geometry, shape, option, networks, seed, as_json)
-    check_defined(result)
-    data = read_dataset(images or "digits", result.shape, None, seed, resize=images is None)
+    both, _, name = pair_with_images(result, images, seed)
     times = sorted({0, *(round(steps ** (k / 60)) for k in range(61))})
-    both = sads.pair(result, data.samples)
     curves = {s: _curves(both, s, speed, times, rotations, seed) for s in levels}
-    name = "digits" if images is None else Path(images.partition(":")[0]).stem
     family = result.provenance.family.get("name", "unnamed")
     picture = plot_descent(curves, times, f"{name} and {family}")
     table = [
@@ -127,12 +126,8 @@ def _summary(found: "DescentCurves") -> dict[str, object]:
 
 
 def _read_levels(text: str) -> list[float]:
-    try:
-        levels = [float(part) for part in text.split(",")]
-    except ValueError:
-        levels = []
-    if not levels or not all(0 < level < float("inf") for level in levels):
-        raise InvalidArgumentError(
-            f"{text!r} are no noise levels; write numbers above 0, such as 0.1,1"
-        )
+    words = "are no noise levels", "numbers above 0, such as 0.1,1"
+    levels = read_numbers(text, *words)
+    if not all(0 < level < float("inf") for level in levels):
+        raise InvalidArgumentError(f"{text!r} {words[0]}; write {words[1]}")
     return levels

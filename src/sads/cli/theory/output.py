@@ -1,14 +1,20 @@
-"""What the commands of `sads theory` share: how results are shown."""
+"""What the commands of `sads theory` share: what they take, and how results are shown."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+import sads
 from sads.cli.folders import finish
 from sads.cli.printing import print_table, print_written
+from sads.cli.reading import read_dataset
+from sads.errors import InvalidArgumentError
 from sads.tables import Row
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 Source = Annotated[
     str,
@@ -17,6 +23,30 @@ Source = Annotated[
         metavar="GEOMETRY",
     ),
 ]
+Images = Annotated[
+    str | None,
+    typer.Option(help="Data as in `sads align`; else scikit-learn's digits, resized."),
+]
+
+
+def pair_with_images(
+    geometry: "sads.Geometry", images: str | None, seed: int
+) -> "tuple[sads.Pairing, Tensor, str]":
+    """A geometry paired with `--images`, these images, and what to call them."""
+    from sads.rotations.alignment import check_defined
+
+    check_defined(geometry)  # before data are read
+    data = read_dataset(images or "digits", geometry.shape, None, seed, resize=images is None)
+    name = "digits" if images is None else Path(images.partition(":")[0]).stem
+    return sads.pair(geometry, data.samples), data.samples, name
+
+
+def read_numbers(text: str, what: str, example: str) -> list[float]:
+    """Numbers with commas between them."""
+    try:
+        return [float(part) for part in text.split(",")]
+    except ValueError as error:
+        raise InvalidArgumentError(f"{text!r} {what}; write {example}") from error
 
 
 def files_of(name: str) -> tuple[str, str]:

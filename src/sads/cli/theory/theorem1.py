@@ -6,8 +6,7 @@ import typer
 
 from sads.cli.folders import new_folder
 from sads.cli.options import AsJson, NewFolder, Seed
-from sads.cli.theory.output import files_of, show_result
-from sads.errors import InvalidArgumentError
+from sads.cli.theory.output import files_of, read_numbers, show_result
 
 EXAMPLES = (
     "**Examples**\n\n- `sads theory theorem1`\n\n"
@@ -36,7 +35,7 @@ def run(
 
     folder = new_folder(out, "theorem1", files_of("theorem1"))
     descent = compute_descent(
-        _read_numbers(eigenvalues),
+        read_numbers(eigenvalues, "is not a list of numbers", "1,0.5,0.25 or the like"),
         sigma=sigma,
         learning_rate=learning_rate,
         steps=steps,
@@ -45,12 +44,3 @@ def run(
         seed=seed,
     )
     show_result(folder, "theorem1", descent.plot(), descent.summary(), descent.table(), as_json)
-
-
-def _read_numbers(text: str) -> list[float]:
-    try:
-        return [float(part) for part in text.split(",")]
-    except ValueError as error:
-        raise InvalidArgumentError(
-            f"{text!r} is not a list of numbers; write 1,0.5,0.25 or the like"
-        ) from error

@@ -1,17 +1,15 @@
 """`sads theory theorem2`: alignment and the rotations that are extreme."""
 
-from pathlib import Path
 from typing import Annotated
 
 import typer
 
-import sads
 from sads.cli.align import few_samples_note
 from sads.cli.folders import new_folder
 from sads.cli.options import AsJson, NetworkOptions, Networks, NewFolder, Seed, Shape
 from sads.cli.printing import print_note, print_rows
-from sads.cli.reading import read_dataset, read_geometry
-from sads.cli.theory.output import Source, files_of, show_result
+from sads.cli.reading import read_geometry
+from sads.cli.theory.output import Images, Source, files_of, pair_with_images, show_result
 
 EXAMPLES = (
     "**Examples**\n\n- `sads theory theorem2 iddpm --shape 1x16x16` (scikit-learn's digits)"
@@ -22,10 +20,7 @@ EXAMPLES = (
 
 def run(
     geometry: Source = "iddpm",
-    images: Annotated[
-        str | None,
-        typer.Option(help="Data as in `sads align`; else scikit-learn's digits, resized."),
-    ] = None,
+    images: Images = None,
     shape: Shape = None,
     networks: Networks = 1024,
     option: NetworkOptions = None,
@@ -36,22 +31,18 @@ def run(
 ) -> None:
     """Theorem 2: alignment of data with a geometry, and the rotations that are extreme."""
     from sads.plots.theorem2 import plot_theorem2
-    from sads.rotations.alignment import check_defined
 
     rotation_files = {kind: f"rotation-{kind}.safetensors" for kind in ("min", "max") if save}
     written = [*files_of("theorem2"), *rotation_files.values()]
     folder = new_folder(out, "theorem2", written)
     result = read_geometry(geometry, shape, option, networks, seed, as_json)
-    check_defined(result)  # before data are read
-    data = read_dataset(images or "digits", result.shape, None, seed, resize=images is None)
-    both = sads.pair(result, data.samples)
+    both, x, name = pair_with_images(result, images, seed)
     report = both.alignment()
     rotations = {kind: both.rotation(kind) for kind in ("min", "identity", "max")}
     for kind, file in rotation_files.items():
         rotations[kind].save(folder / file)
-    step = max(1, len(data.samples) // 10)
-    shown = {kind: r.apply(data.samples[::step][:10]) for kind, r in rotations.items()}
-    name = "digits" if images is None else Path(images.partition(":")[0]).stem
+    step = max(1, len(x) // 10)
+    shown = {kind: r.apply(x[::step][:10]) for kind, r in rotations.items()}
     picture = plot_theorem2(result, report, shown, name)
     note = few_samples_note(report)
     summary = {**vars(report), "note": note, "data": name, "geometry": result.provenance}

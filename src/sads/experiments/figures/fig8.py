@@ -6,7 +6,7 @@ Beyond the paper's three rotations: random ones (the control) and some between t
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -35,6 +35,7 @@ from sads.experiments.verdict import (
 from sads.pipeline import Evaluation
 
 if TYPE_CHECKING:
+    from matplotlib.axes import Axes
     from matplotlib.figure import Figure as Picture
 
 ALIKE = 0.1  # relative difference of SW2 that does not count
@@ -297,6 +298,19 @@ def _title(name: str, rows: Sequence[Stage]) -> str:
     return f"{text}; hollow: diverged or not trained"
 
 
+def _show_curve(
+    axes: "Axes", rows: Sequence[Stage], places: Sequence[float], style: dict[str, Any]
+) -> None:
+    """SW2 with its errors at these places; hollow where a model has diverged or is not trained."""
+    values = [row.sw2.value for row in rows]
+    errors = np.nan_to_num([row.sw2.error for row in rows])
+    axes.errorbar(places, values, errors, capsize=2, marker="o", **style)
+    hollow = [(x, y) for x, y, row in zip(places, values, rows, strict=True) if row.failed]
+    if hollow:
+        mark = {"ms": style["ms"], "mec": style["color"], "mfc": "white"}
+        axes.plot(*zip(*hollow, strict=True), "o", zorder=4, **mark)
+
+
 def plot_against_alpha(name: str, rows: Sequence[Stage]) -> "Picture":
     """SW2 against alpha, one curve for each number of updates."""
     from matplotlib import colormaps
@@ -309,27 +323,8 @@ def plot_against_alpha(name: str, rows: Sequence[Stage]) -> "Picture":
         picture, axes = subplots(figsize=(7.4, 4.2))
         for count, color in zip(updates, colors, strict=True):
             points = [row for row in rows if row.updates == count]
-            axes.errorbar(
-                [row.alpha for row in points],
-                [row.sw2.value for row in points],
-                np.nan_to_num([row.sw2.error for row in points]),
-                color=color,
-                lw=1,
-                capsize=2,
-                marker="o",
-                ms=4,
-                label=f"{count:,} updates",
-            )
-            failed = [row for row in points if row.failed]
-            axes.plot(
-                [row.alpha for row in failed],
-                [row.sw2.value for row in failed],
-                "o",
-                ms=4,
-                mec=color,
-                mfc="white",
-                zorder=4,
-            )
+            style = {"color": color, "lw": 1, "ms": 4, "label": f"{count:,} updates"}
+            _show_curve(axes, points, [row.alpha for row in points], style)
         show_baselines(axes, baseline_lines(rows))
         axes.set(xscale="log", yscale="log")
         top = axes.get_ylim()[1]
@@ -362,28 +357,14 @@ def plot_along_training(name: str, rows: Sequence[Stage]) -> "Picture":
         for kind, color in zip(kinds, colors, strict=True):
             points = [row for row in rows if row.rotation == kind]
             ours = kind not in EXTREMES
-            axes.errorbar(
-                [row.updates for row in points],
-                [row.sw2.value for row in points],
-                np.nan_to_num([row.sw2.error for row in points]),
-                color=INK if kind == "identity" else color,
-                capsize=2,
-                marker="o",
-                ms=3,
-                lw=1 if ours else 2,
-                ls="--" if ours else "-",
-                label=f"{kind}, $\\alpha$ = {points[0].alpha:.3g}",
-            )
-            failed = [row for row in points if row.failed]
-            axes.plot(
-                [row.updates for row in failed],
-                [row.sw2.value for row in failed],
-                "o",
-                ms=3,
-                mec=INK if kind == "identity" else color,
-                mfc="white",
-                zorder=4,
-            )
+            style = {
+                "color": INK if kind == "identity" else color,
+                "lw": 1 if ours else 2,
+                "ls": "--" if ours else "-",
+                "ms": 3,
+                "label": f"{kind}, $\\alpha$ = {points[0].alpha:.3g}",
+            }
+            _show_curve(axes, points, [row.updates for row in points], style)
         axes.set(xscale="log", yscale="log", xlabel="updates", ylabel="SW$_2$ (mean ± s.e.)")
         axes.set_xticks(updates, [f"{count:,}" for count in updates])
         axes.set_xticks([], minor=True)
