@@ -187,6 +187,17 @@ def test_the_league_is_a_figure() -> None:
     assert all_figures()["league"].panels == ("cnn", "dit", "iddpm")
 
 
+@pytest.mark.slow
+def test_a_small_league_is_played_to_the_end(command: Sads, tmp_path: Path) -> None:
+    """Cells, predictors, table, picture; digits only, so that there is nothing to judge."""
+    command.succeed("reproduce", "league", "--scale", "smoke", "--workers", 1, "--out", "here")
+    league = read_league(tmp_path / "here" / "league.json")
+    assert {s.predictor for s in league.standings} >= {"alpha", "kernel", "forward-alpha"}
+    assert league.winner(PAPER, "loss") is not None
+    assert not league.is_right(PAPER, "loss")
+    assert (tmp_path / "here" / "league.png").stat().st_size > 10_000
+
+
 def write_league(path: Path, right: bool, between: int = 9) -> Path:
     """A league in which alpha was chosen for distances."""
     standings = [

@@ -10,7 +10,7 @@ import sads
 from sads.diffusion.sample import SAMPLERS, spread_levels
 from sads.errors import InvalidArgumentError
 from sads.predictors import moments
-from sads.predictors.gaussian import LinearModel
+from sads.predictors.gaussian import LOSS_LEVELS, LinearModel
 from sads.predictors.kernel import interpolate, learning_rates, spread_ranks
 from sads.predictors.prospect import Plan, Prospect, Untrained
 from sads.predictors.registry import PREDICTORS, Prediction, find_predictors, register_predictor
@@ -163,12 +163,12 @@ def test_the_loss_is_that_of_drawn_data(prediction: str) -> None:
     model = linear_model(Plan(prediction=prediction), left=0.5)
     generator = torch.Generator().manual_seed(5)
     root = torch.linalg.cholesky(model.moment)
-    levels = spread_levels(model.schedule.num_levels, 100)
+    levels = spread_levels(model.schedule.num_levels, LOSS_LEVELS)
     per_level = []
     for level in levels:
         gain, offset = model.noise_prediction(level)
         z, eps, xi = (
-            torch.randn(4000, 5, generator=generator, dtype=torch.float64) for _ in range(3)
+            torch.randn(8000, 5, generator=generator, dtype=torch.float64) for _ in range(3)
         )
         a = float(model.schedule.abar[level])
         x = math.sqrt(a) * z @ root.T + math.sqrt(1 - a) * eps

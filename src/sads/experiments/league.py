@@ -39,8 +39,12 @@ from sads.untrusted import DAMAGE, first_line, read_json
 SHIPPED = Path(__file__).with_name("league.json")
 UNIT = "rotations"
 NAMES = {"loss": "held-out loss", "distance": "distance of samples"}
-PAPER, COMMON, SKIP = "the paper's practice", "common practice", "common practice and Gaussian skip"
-PRACTICES = (PAPER, COMMON, SKIP)
+PAPER, COMMON, SKIP = "paper", "common", "common + skip"
+PRACTICES = {
+    PAPER: "the paper's practice",
+    COMMON: "common practice",
+    SKIP: "common practice with the Gaussian skip",
+}
 SKIP_ITSELF = "the Gaussian skip"  # in the place of a predictor: whether it helps
 
 
@@ -114,8 +118,8 @@ class League:
 
 def winner_claim(practice: str, outcome: str) -> str:
     return (
-        f"{practice}, {NAMES[outcome]}: the predictor chosen on digits and MNIST is right on faces "
-        "and CIFAR-10"
+        f"{PRACTICES[practice]}, {NAMES[outcome]}: the predictor chosen on digits and MNIST is "
+        "right on faces and CIFAR-10"
     )
 
 
@@ -259,7 +263,7 @@ def judge_contest(
     plain = correlate(blocks, "alpha", outcome)
     claims.append(
         judge(
-            f"{practice}: {text}",
+            f"{PRACTICES[practice]}: {text}",
             f"rank correlation of alpha and {NAMES[outcome]} {plain}, {len(blocks)} blocks",
             significance(blocks, "alpha", outcome, sign),
             found,
@@ -315,7 +319,7 @@ def compare_skip(blocks: Sequence[Block], outcome: str) -> Standing | None:
     if not pairs:
         return None
     return Standing(
-        practice=f"{SKIP} against {COMMON}",
+        practice=SKIP,
         outcome=outcome,
         predictor=SKIP_ITSELF,
         chosen=False,

@@ -11,7 +11,16 @@ from dataclasses import dataclass, field
 from torch import Tensor
 
 from sads.errors import InvalidArgumentError
-from sads.experiments.league import COMMON, NAMES, PAPER, SKIP, League, Standing, read_league
+from sads.experiments.league import (
+    COMMON,
+    NAMES,
+    PAPER,
+    PRACTICES,
+    SKIP,
+    League,
+    Standing,
+    read_league,
+)
 from sads.families import ScoreFamily, as_family
 from sads.geometry.estimate import estimate_geometry
 from sads.predictors.prospect import Plan, Prospect, Untrained
@@ -19,7 +28,7 @@ from sads.predictors.registry import OUTCOMES, Prediction, find_predictors
 from sads.rotations.alignment import pair
 from sads.rotations.rotation import Kind
 
-PRACTICES = {"common": (SKIP, COMMON), "paper": (PAPER,)}  # by the word of `sads rank --practice`
+WAYS = {"common": (SKIP, COMMON), "paper": (PAPER,)}  # by the word of `sads rank --practice`
 ROTATIONS = ("identity", "min", "max", "random:0")
 
 Progress = Callable[[int, int, float], None]  # candidates so far, in all, share
@@ -86,10 +95,10 @@ def rank(
         league: the record of the league; ours if not given.
         progress: called with candidates so far, in all, and the share of them.
     """
-    if outcome not in OUTCOMES or practice not in PRACTICES:
+    if outcome not in OUTCOMES or practice not in WAYS:
         raise InvalidArgumentError(
             f"unknown outcome {outcome!r} or practice {practice!r}; choose from "
-            f"{', '.join(OUTCOMES)} and from {', '.join(PRACTICES)}"
+            f"{', '.join(OUTCOMES)} and from {', '.join(WAYS)}"
         )
     networks = [as_family(family) for family in families]
     if not networks or not rotations:
@@ -97,7 +106,7 @@ def rank(
     for name in rotations:
         Kind.parse(name)
     known = read_league() if league is None else league
-    practices = PRACTICES[practice]
+    practices = WAYS[practice]
     winners = {name: winner for name in practices if (winner := known.winner(name, outcome))}
     asked = [p.name for p in find_predictors(predictors)]
     shown = list(dict.fromkeys([*asked, *(w.predictor for w in winners.values())]))
@@ -216,8 +225,8 @@ def _right_between(winner: Standing) -> bool:
 
 def describe_winner(winner: Standing) -> str:
     text = (
-        f"{winner.practice}: ordered by {winner.predictor} (larger is {winner.sign}), which was "
-        f"right in {winner.right} of {winner.pairs} pairs of rotations of held-out data"
+        f"{PRACTICES[winner.practice]}: ordered by {winner.predictor} (larger is {winner.sign}), "
+        f"which was right in {winner.right} of {winner.pairs} pairs of rotations of held-out data"
     )
     if winner.held_out is not None and winner.low is not None and winner.high is not None:
         text += f" (rank correlation {winner.held_out:.2f} [{winner.low:.2f}, {winner.high:.2f}])"
@@ -227,14 +236,15 @@ def describe_winner(winner: Standing) -> str:
 
 
 def _no_winner(league: League, winner: Standing | None, practice: str, outcome: str) -> str:
+    words = f"{PRACTICES[practice]}: no order, facts only."
     if winner is None:
-        return f"{practice}: the league has no predictor of the {NAMES[outcome]}; facts only"
+        return f"{words} The league has no predictor of the {NAMES[outcome]}"
     claim = league.verdict(practice, outcome)
     word = "not judged" if claim is None else claim.verdict
     return (
-        f"{practice}: no order, facts only. No predictor of the {NAMES[outcome]} was shown to be "
-        f"right: the best on digits and MNIST, {winner.predictor}, was right in {winner.right} of "
-        f"{winner.pairs} pairs of rotations of held-out data ({word})"
+        f"{words} No predictor of the {NAMES[outcome]} was shown to be right: the best on digits "
+        f"and MNIST, {winner.predictor}, was right in {winner.right} of {winner.pairs} pairs of "
+        f"rotations of held-out data ({word})"
     )
 
 

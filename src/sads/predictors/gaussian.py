@@ -46,6 +46,7 @@ Clipping is not linear, and not in here.
 
 import math
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -55,7 +56,7 @@ from sads.predictors.prospect import Plan, Prospect
 from sads.schedule import Schedule
 from sads.seeds import torch_stream
 
-LOSS_LEVELS = 100  # over which the loss is averaged
+LOSS_LEVELS = 25  # over which the loss is averaged, as that of trained models
 PROJECTIONS_PER_DIMENSION = 16
 
 
@@ -84,12 +85,21 @@ class LinearModel:
             initial=network.matrix / weight,
         )
 
+    @cached_property
+    def _eigen(self) -> tuple[Tensor, Tensor]:
+        return torch.linalg.eigh(self.moment)
+
+    def _inverse(self, a: float) -> Tensor:
+        """`W^-1 = (a C + (1 - a) I)^-1`, (D, D)."""
+        values, vectors = self._eigen
+        return (vectors / (a * values.clamp(min=0) + 1 - a)) @ vectors.T
+
     def noise_prediction(self, level: int) -> tuple[Tensor, Tensor]:
         """`Gamma_hat` and `O` with `eps_hat = Gamma_hat x + O xi` at a level, (D, D) each."""
         a = float(self.schedule.abar[level])
         sigma = math.sqrt(1 - a)
         one = torch.eye(len(self.moment), dtype=torch.float64)
-        inverse = torch.linalg.inv(a * self.moment + sigma**2 * one)
+        inverse = self._inverse(a)
         best = {
             "epsilon": lambda: sigma * inverse,
             "score": lambda: -inverse,
@@ -113,7 +123,7 @@ class LinearModel:
         for level in levels:
             a = float(self.schedule.abar[level])
             noisy = a * self.moment + (1 - a) * one
-            inverse = torch.linalg.inv(noisy)
+            inverse = self._inverse(a)
             gain, offset = self.noise_prediction(level)
             wrong = gain - math.sqrt(1 - a) * inverse
             total += a * float((self.moment * inverse).sum())

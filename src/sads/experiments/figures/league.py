@@ -72,6 +72,7 @@ def _laptop(column: Column, options: tuple[tuple[str, object], ...], training: T
 def _smoke(column: Column) -> Column:
     return replace(
         column,
+        options=(("channels", 8), ("depth", 2)),
         num_networks=64,
         num_data=200,
         num_seeds=1,
@@ -169,7 +170,7 @@ def draw(context: Context) -> Outcome:
     for practice in PRACTICES:
         evaluations = [r.last for key, r in done.items() if key.practice == practice]
         if evaluations:
-            notes.append(f"{practice}: {describe_states(evaluations)}")
+            notes.append(f"{PRACTICES[practice]}: {describe_states(evaluations)}")
     blocks = make_blocks(context, chosen, done)
     league = play(
         [b for b in blocks if b.data in CHOSEN_ON], [b for b in blocks if b.data in JUDGED_ON]
@@ -294,7 +295,7 @@ def plot_standings(league: League) -> "Picture":
 def _title(league: League, practice: str, outcome: str) -> str:
     claim = league.verdict(practice, outcome)
     word = claim.verdict if claim is not None else "nothing to choose from"
-    return f"{OUTCOME_NAMES[outcome]}\n{practice}: {word}"
+    return f"{OUTCOME_NAMES[outcome]}\n{PRACTICES[practice]}: {word}"
 
 
 FIGURE = Figure(
