@@ -16,6 +16,9 @@ NUM_SEEDS = 5  # "repeated five times with different random seeds"
 NUM_NETWORKS = 1_000_000  # "we use 1M randomly initialized networks"
 PROJECTIONS_PER_DIMENSION = 64  # "an overcomplete set of L = 64 D random directions"
 SPHERE_DIRECTIONS = 3  # "the first three and the last three SADs"
+IDDPM_CHANNELS = 32  # of the first level, in all columns
+DIT_WIDTH, DIT_DEPTH, DIT_HEADS = 48, 8, 4  # in all columns
+RANK_ONE_SHAPE = (1, 16, 16)
 FIGURE6_RANKS = (0, 31, 63, 95, 127, 159, 191, 223, 255)  # eigenvectors of Figure 6, from 0
 
 
@@ -78,7 +81,7 @@ IMAGES = Training(iterations=100_000, batch_size=500, learning_rate=1e-3)
 IDDPM = Column(
     "Table 1, rank-one data",
     "iddpm",
-    (1, 16, 16),
+    RANK_ONE_SHAPE,
     (("channel_mults", (1, 1)), ("depth", 1)),
     RANK_ONE,
 )
@@ -106,21 +109,21 @@ CIFAR10 = Column(
 DIT_2 = Column(
     "Table 1, rank-one data",
     "dit",
-    (1, 16, 16),
+    RANK_ONE_SHAPE,
     (("patch_size", 2),),
     RANK_ONE,
 )
 DIT_4 = Column(
     "Table 1, rank-one data, DiT/4",
     "dit",
-    (1, 16, 16),
+    RANK_ONE_SHAPE,
     (("patch_size", 4),),
     Training(iterations=4_000, batch_size=1_000, learning_rate=1e-4),
 )
 SPHERE = Column(
     "Table 1, spheres",
     "dit",
-    (1, 16, 16),
+    RANK_ONE_SHAPE,
     (("patch_size", 2),),
     Training(iterations=10_000, batch_size=1_000, learning_rate=1e-4),
     data="sphere",
@@ -128,14 +131,14 @@ SPHERE = Column(
 MLP = Column(
     "Proposition 1",
     "mlp",
-    (1, 16, 16),
+    RANK_ONE_SHAPE,
     (("width", 256), ("depth", 3)),
     RANK_ONE,
 )
 CNN = Column(
     "Proposition 2",
     "cnn",
-    (1, 16, 16),
+    RANK_ONE_SHAPE,
     (("channels", 32), ("depth", 3)),
     RANK_ONE,
 )

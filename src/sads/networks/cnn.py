@@ -8,6 +8,7 @@ from torch import Tensor, nn
 from sads.errors import InvalidArgumentError
 from sads.networks.embedding import sinusoidal_embedding
 from sads.networks.layers import CONVOLUTIONS
+from sads.table1 import RANK_ONE_SHAPE
 
 
 class CNN(nn.Module):
@@ -15,7 +16,7 @@ class CNN(nn.Module):
 
     def __init__(
         self,
-        shape: Sequence[int] = (1, 16, 16),
+        shape: Sequence[int] = RANK_ONE_SHAPE,
         channels: int = 32,
         depth: int = 3,
         kernel_size: int = 3,

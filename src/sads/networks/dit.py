@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from sads.errors import InvalidArgumentError
 from sads.networks.embedding import sincos_positions, sinusoidal_embedding
 from sads.networks.layers import CONVOLUTIONS
+from sads.table1 import DIT_DEPTH, DIT_HEADS, DIT_WIDTH, RANK_ONE_SHAPE
 
 FREQUENCY_WIDTH = 256
 
@@ -81,11 +82,11 @@ class DiT(nn.Module):
 
     def __init__(
         self,
-        shape: Sequence[int] = (1, 16, 16),
+        shape: Sequence[int] = RANK_ONE_SHAPE,
         patch_size: int = 2,
-        hidden_size: int = 48,
-        depth: int = 8,
-        num_heads: int = 4,
+        hidden_size: int = DIT_WIDTH,
+        depth: int = DIT_DEPTH,
+        num_heads: int = DIT_HEADS,
         mlp_ratio: float = 2.0,
     ):
         super().__init__()

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from sads.networks.embedding import sinusoidal_embedding
+from sads.table1 import RANK_ONE_SHAPE
 
 
 class MLP(nn.Module):
@@ -14,7 +15,7 @@ class MLP(nn.Module):
 
     def __init__(
         self,
-        shape: Sequence[int] = (1, 16, 16),
+        shape: Sequence[int] = RANK_ONE_SHAPE,
         width: int = 256,
         depth: int = 3,
         time_width: int = 32,

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from sads.errors import InvalidArgumentError
 from sads.networks.embedding import sinusoidal_embedding
 from sads.networks.layers import CONVOLUTIONS
+from sads.table1 import IDDPM_CHANNELS, RANK_ONE_SHAPE
 
 NUM_GROUPS = 32
 
@@ -105,8 +106,8 @@ class UNet(nn.Module):
 
     def __init__(
         self,
-        shape: Sequence[int] = (1, 16, 16),
-        channels: int = 32,
+        shape: Sequence[int] = RANK_ONE_SHAPE,
+        channels: int = IDDPM_CHANNELS,
         channel_mults: Sequence[int] = (1, 1),
         depth: int = 1,
         num_heads: int = 4,
