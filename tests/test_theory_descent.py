@@ -2,6 +2,8 @@
 
 import itertools
 import json
+import statistics
+from pathlib import Path
 
 import pytest
 import sympy
@@ -13,6 +15,7 @@ from sads.errors import InvalidArgumentError
 from sads.theory.descent import GaussianDescent, descend, overlaps, random_overlaps
 
 pytestmark = pytest.mark.usefixtures("one_thread")
+RESULTS = Path(__file__).parents[1] / "results" / "laptop"
 STEPS = [0, 1, 2, 3, 10, 100, 1000]
 
 
@@ -171,5 +174,32 @@ def test_command(command: Sads) -> None:
         ):
             assert low <= min(band, middle) + 1e-12
             assert max(band, middle) <= high + 1e-12
+    assert summary["trained"] == {}
     assert "no noise levels" in command.fail("theory", "descent", "--sigmas", "0,1")
     assert "learning rate" in command.fail("theory", "descent", *options, "--speed", "0")
+
+
+def test_command_beside_networks_that_were_trained(command: Sads) -> None:
+    """Their losses are those of the committed records, and not in the order of the theorem."""
+    options = ["mlp", "--networks", "32", "--steps", "1000", "--rotations", "5"]
+    options += ["--records", RESULTS]
+    out = command.succeed("theory", "descent", *options, "--shape", "1x8x8", "--json")
+    trained = json.loads(out)["trained"]
+    losses: dict[str, dict[int, float]] = {kind: {} for kind in ("identity", "min", "max")}
+    for line in (RESULTS / "records.jsonl").read_text().splitlines():
+        record = json.loads(line)
+        cell = record["cell"]
+        as_in_the_paper = set(cell.get("practice", {})) <= {"clip", "ema_decay"}
+        if cell["data"] == "digits" and as_in_the_paper and cell["rotation"] in losses:
+            losses[cell["rotation"]][cell["seed"]] = record["losses"][-1]
+    for kind, known in losses.items():
+        assert trained[kind]["last"]["value"] == pytest.approx(statistics.mean(known.values()))
+        assert trained[kind]["num_models"] == len(known)
+    last = {kind: found["last"]["value"] for kind, found in trained.items()}
+    assert last["identity"] < last["min"] < last["random"]
+    assert "no networks that were trained" in command.fail(
+        "theory", "descent", *options, "--shape", "1x4x4"
+    )
+    assert "there is no records.jsonl" in command.fail(
+        "theory", "descent", *options[:-1], "nowhere", "--shape", "1x4x4"
+    )

@@ -1,13 +1,15 @@
 """What is known of a finished cell, and how it is written: as a file of its own, or as a line."""
 
 import re
-from dataclasses import dataclass, field
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from sads.decoding import DecodingError, decode
 from sads.errors import printable
-from sads.estimates import Estimate
-from sads.experiments.spec import FORMAT, Cell
+from sads.estimates import Estimate, mean_estimate
+from sads.experiments.spec import FORMAT, PAPER, Cell
 from sads.files import plain
 from sads.pipeline import Evaluation
 
@@ -67,6 +69,51 @@ class Record:
             if not re.fullmatch(r"\w[\w.-]{0,99}", name, re.ASCII):
                 raise DecodingError(f"it has the file {printable(name)[:60]!r}, which is no name")
         return Record(cell=cell, **vars(known))
+
+
+@dataclass(frozen=True)
+class TrainedLosses:
+    """Training losses of models behind one kind of rotation, over all its seeds."""
+
+    updates: tuple[float, ...]  # the middle of each part of the training
+    means: tuple[float, ...]  # the loss of that part, mean over models
+    last: Estimate  # the last part, with its error over models
+    num_models: int
+
+
+def losses_by_rotation(
+    records: Iterable[Record], data: str, shape: tuple[int, ...]
+) -> dict[str, TrainedLosses]:
+    """The losses of all models of some data that were trained as in the paper, by rotation.
+
+    Random rotations are one kind. Of trainings of different lengths the most frequent counts.
+    """
+    chosen = [
+        record
+        for record in records
+        if str(record.cell.data) == data
+        and record.cell.family.shape == shape
+        and replace(record.cell.practice, clip=False, ema_decay=None) == PAPER
+    ]
+    # A training that was sampled in several ways, or computed by several layers, counts once.
+    once = {replace(record.cell, layers="").training_hash: record for record in chosen}
+    lengths = Counter((r.cell.training.iterations, len(r.losses)) for r in once.values())
+    if not lengths:
+        return {}
+    (length, parts), _ = lengths.most_common(1)[0]
+    groups: dict[str, list[tuple[float, ...]]] = {}
+    for record in once.values():
+        if (record.cell.training.iterations, len(record.losses)) == (length, parts):
+            groups.setdefault(record.cell.rotation.partition(":")[0], []).append(record.losses)
+    return {
+        kind: TrainedLosses(
+            updates=tuple((part + 0.5) * length / parts for part in range(parts)),
+            means=tuple(sum(column) / len(column) for column in zip(*losses, strict=True)),
+            last=mean_estimate([curve[-1] for curve in losses]),
+            num_models=len(losses),
+        )
+        for kind, losses in groups.items()
+    }
 
 
 def is_older(content: Any) -> bool:

@@ -21,13 +21,29 @@ class DescentCurves:
     random: Tensor  # (rotations, S)
 
 
-def plot_descent(curves: Mapping[float, DescentCurves], steps: Sequence[int], title: str) -> Figure:
-    """One panel a noise level."""
+@dataclass(frozen=True)
+class TrainedCurve:
+    """The training loss of networks behind a rotation, mean over several of them."""
+
+    updates: Sequence[float]
+    losses: Sequence[float]
+    count: int
+
+
+COLOURS = {"min": GREEN, "max": RED, "identity": INK, "random": GREY}
+
+
+def plot_descent(
+    curves: Mapping[float, DescentCurves],
+    steps: Sequence[int],
+    title: str,
+    trained: Mapping[str, TrainedCurve] | None = None,
+) -> Figure:
+    """One panel a noise level, and one for networks that were trained, by rotation."""
+    count = len(curves) + bool(trained)
     with styled():
-        figure, axes = subplots(
-            1, len(curves), figsize=(3.6 * len(curves) + 0.6, 3.4), squeeze=False
-        )
-        for cell, (sigma, found) in zip(axes[0], curves.items(), strict=True):
+        figure, axes = subplots(1, count, figsize=(3.6 * count + 0.6, 3.4), squeeze=False)
+        for cell, (sigma, found) in zip(axes[0], curves.items(), strict=False):
             low, high = found.random.amin(dim=0), found.random.amax(dim=0)
             count = len(found.random)
             cell.fill_between(
@@ -41,5 +57,15 @@ def plot_descent(curves: Mapping[float, DescentCurves], steps: Sequence[int], ti
             cell.set_ylim(FLOOR, 2)
         axes[0][0].set_ylabel(r"$(L_t - L^*)\ /\ (L_0 - L^*)$")
         axes[0][0].legend(frameon=False, fontsize=8, loc="lower left")
+        if trained:
+            cell = axes[0][-1]
+            for kind, color in COLOURS.items():
+                if (curve := trained.get(kind)) is not None:
+                    style = "--" if kind == "identity" else "-"
+                    label = f"{kind}, {curve.count} networks"
+                    cell.plot(curve.updates, curve.losses, style, color=color, label=label)
+            cell.set(xscale="log", yscale="log", xlabel="updates", ylabel="training loss")
+            cell.set_title("U-Nets that were trained", fontsize=10)
+            cell.legend(frameon=False, fontsize=8)
         figure.suptitle(f"{as_text(title, 120)}: a linear network under gradient descent")
     return figure

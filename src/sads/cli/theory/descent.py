@@ -7,6 +7,7 @@ import typer
 
 from sads.cli.folders import new_folder
 from sads.cli.options import AsJson, NetworkOptions, Networks, NewFolder, Seed, Shape
+from sads.cli.printing import print_table
 from sads.cli.reading import read_geometry
 from sads.cli.theory.output import (
     Images,
@@ -16,17 +17,22 @@ from sads.cli.theory.output import (
     read_numbers,
     show_result,
 )
-from sads.errors import InvalidArgumentError
+from sads.errors import InvalidArgumentError, printable
+from sads.estimates import Estimate
+from sads.shapes import format_shape
 from sads.tables import Row, column
 
 if TYPE_CHECKING:
     import sads
+    from sads.experiments.archive import Archive
+    from sads.experiments.records import TrainedLosses
     from sads.plots.descent import DescentCurves
 
 EXAMPLES = (
     "**Examples**\n\n- `sads theory descent iddpm --shape 1x8x8` (scikit-learn's digits)"
     "\n\n- `sads theory descent out/iddpm/geometry.safetensors --images mnist_10k.npz`"
     "\n\n- `sads theory descent iddpm --sigmas 0.05,0.5,5 --speed 0.9`"
+    "\n\n- `sads theory descent iddpm --shape 1x8x8 --records results/laptop` (trained ones)"
 )
 SHOWN = 5  # steps of the table
 
@@ -43,6 +49,15 @@ class Loss(Row):
     maximum: float = column("maximising rotation")
 
 
+@dataclass(frozen=True)
+class TrainedLoss(Row):
+    """What networks behind a rotation had come to at the end of their training."""
+
+    rotation: str
+    networks: int
+    loss: Estimate = column("training loss")
+
+
 def run(
     geometry: Source = "iddpm",
     images: Images = None,
@@ -55,6 +70,10 @@ def run(
     ] = 0.5,
     steps: Annotated[int, typer.Option(help="Steps of gradient descent.", min=2)] = 100_000,
     rotations: Annotated[int, typer.Option(help="Random rotations of the band.", min=1)] = 100,
+    records: Annotated[
+        Path | None,
+        typer.Option(help="Folder of `sads reproduce`: networks that were trained, beside it."),
+    ] = None,
     seed: Seed = 0,
     out: NewFolder = None,
     as_json: AsJson = False,
@@ -62,18 +81,25 @@ def run(
     """The loss of a linear network behind the geometry, for the extreme rotations of the data.
 
     In closed form: the minimising rotation is best and the maximising one worst at every step
-    and every noise level, as `docs/theory.md` proves. Trained networks need not follow it.
+    and every noise level, as `docs/theory.md` proves. Trained networks need not follow it: with
+    `--records` the losses of those that a folder has of the same data stand beside.
     """
-    from sads.plots.descent import plot_descent
+    from sads.plots.descent import TrainedCurve, plot_descent
 
     levels = _read_levels(sigmas)
+    known = None if records is None else _read_archive(records)
     folder = new_folder(out, "descent", files_of("descent"))
     result = read_geometry(geometry, shape, option, networks, seed, as_json)
     both, _, name = pair_with_images(result, images, seed)
     times = sorted({0, *(round(steps ** (k / 60)) for k in range(61))})
     curves = {s: _curves(both, s, speed, times, rotations, seed) for s in levels}
     family = result.provenance.family.get("name", "unnamed")
-    picture = plot_descent(curves, times, f"{name} and {family}")
+    trained = {} if known is None else _trained(known, images or "digits", result.shape)
+    shown = {
+        kind: TrainedCurve(found.updates, found.means, found.num_models)
+        for kind, found in trained.items()
+    }
+    picture = plot_descent(curves, times, f"{name} and {family}", shown)
     table = [
         Loss(
             sigma=sigma,
@@ -95,8 +121,35 @@ def run(
         "steps": times,
         "curves": {str(sigma): _summary(found) for sigma, found in curves.items()},
         "table": table,
+        "trained": trained,
     }
     show_result(folder, "descent", picture, summary, table, as_json)
+    if trained and not as_json:
+        print_table([TrainedLoss(k, f.num_models, f.last) for k, f in trained.items()])
+
+
+def _read_archive(folder: Path) -> "Archive":
+    from sads.experiments.archive import RECORDS, Archive
+
+    if not (folder / RECORDS).is_file():
+        raise InvalidArgumentError(
+            f"there is no {RECORDS} in {printable(folder)}; give a folder that sads reproduce wrote"
+        )
+    return Archive.read(folder)
+
+
+def _trained(archive: "Archive", images: str, shape: tuple[int, ...]) -> "dict[str, TrainedLosses]":
+    """The losses of networks that were trained on data of a name: `mnist_10k.npz` are `mnist`."""
+    from sads.experiments.records import losses_by_rotation
+
+    name = Path(images.partition(":")[0]).stem.partition("_")[0]
+    found = losses_by_rotation(archive.records.values(), name, shape)
+    if not found:
+        raise InvalidArgumentError(
+            f"{printable(archive.folder)} has no networks that were trained on {name!r} of "
+            f"{format_shape(shape)} as in the paper; leave --records out, or give another folder"
+        )
+    return found
 
 
 def _curves(
