@@ -1,6 +1,7 @@
 """`sads theory descent`: which rotation gradient descent of a linear network prefers."""
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
