@@ -20,6 +20,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from sads.pieces import element
+
 if TYPE_CHECKING:  # commands print estimates before anybody needs PyTorch, which is slow to import
     from torch import Tensor
 
@@ -63,6 +65,10 @@ class Estimate(float):
         if not math.isfinite(self.error):
             return f"{self.value:.4g}"
         return f"{self.value:.4g} ± {self.error:.2g}"
+
+    def _repr_html_(self) -> str:
+        """As a notebook shows it."""
+        return str(element("span", self))
 
     def __repr__(self) -> str:
         return f"Estimate({self.value!r}, {self.error!r})"

@@ -59,9 +59,9 @@ def table(titles: Sequence[str], rows: Iterable[Sequence[object]]) -> Markup:
     return element("table", element("thead", head), element("tbody", *body), class_="rows")
 
 
-def card(title: object, *parts: object) -> Markup:
+def card(title: object, *parts: object) -> str:
     """A result as a notebook shows it."""
-    return element("div", element("strong", title), *parts, class_="sads")
+    return str(element("div", element("strong", title), *parts, class_="sads"))
 
 
 def strip(pictures: Iterable[tuple["Tensor", str]]) -> Markup:

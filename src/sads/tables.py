@@ -11,8 +11,9 @@ A field is titled by its name, with spaces for underscores, unless `column` says
 
 import dataclasses
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, TypeVar
 
+from sads import pieces
 from sads.estimates import Estimate
 
 
@@ -24,6 +25,9 @@ class Row:
 def column(title: str, **options: Any) -> Any:
     """A field of a row with a title of its own; `options` are those of `dataclasses.field`."""
     return dataclasses.field(metadata={"title": title}, **options)
+
+
+RowKind = TypeVar("RowKind", bound=Row)
 
 
 def titles(rows: Sequence[Row]) -> dict[str, str]:
@@ -62,6 +66,14 @@ def format_value(value: object) -> str:
     if isinstance(value, int):
         return f"{value:,}"
     return f"{value:.4g}" if isinstance(value, float) else str(value)
+
+
+class Table(list[RowKind]):
+    """A list of rows that a notebook shows as a table."""
+
+    def _repr_html_(self) -> str:
+        shown = titles(self)
+        return str(pieces.table(list(shown.values()), (cells(row, list(shown)) for row in self)))
 
 
 def markdown(rows: Sequence[Row]) -> list[str]:

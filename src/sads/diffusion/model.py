@@ -19,11 +19,13 @@ from sads.decoding import decode
 from sads.diffusion.options import TrainingOptions
 from sads.diffusion.weights import bounded_construction, check_fit, fill, meta_device
 from sads.errors import CheckpointError, printable
+from sads.estimates import mean_estimate
 from sads.families import ARCHITECTURES, Description, Factory, ScoreFamily, family
 from sads.files import opening, plain, reading, replacing
 from sads.geometry.lift import MAX_DIMENSION
 from sads.networks.gaussian import GaussianPart
-from sads.shapes import MAX_AXES
+from sads.pieces import card, facts
+from sads.shapes import MAX_AXES, format_shape
 from sads.tensorfile import TensorFile
 from sads.untrusted import parse_json
 
@@ -82,6 +84,24 @@ class ScoreModel:
         network = copy.deepcopy(self.network)
         network.load_state_dict(dict(self.last))
         return replace(self, network=network, last=None)
+
+    def _repr_html_(self) -> str:
+        """As a notebook shows it."""
+        made, family = self.provenance, self.family
+        last = self.losses[-max(1, len(self.losses) // 20) :]
+        rotated = None if made.rotation is None else made.rotation.get("kind")
+        rows = {
+            "shape": format_shape(family.shape),
+            "predicts": family.prediction,
+            "parameters": f"{sum(p.numel() for p in self.network.parameters()):,}",
+            "updates": f"{len(self.losses):,}",
+            "loss": mean_estimate(last) if len(last) else None,
+            "samples trained on": f"{made.num_samples:,}" if made.num_samples else None,
+            "rotation": rotated,
+            "seconds": f"{made.seconds:.1f}" if made.seconds else None,
+        }
+        shown = {name: value for name, value in rows.items() if value is not None}
+        return card(f"Score model of {family.name}", facts(shown))
 
     def save(self, path: str | os.PathLike[str]) -> Path:
         """Write weights and provenance as safetensors, all at once or not at all."""

@@ -41,6 +41,7 @@ from sads.arguments import check_count, check_number
 from sads.errors import InvalidArgumentError
 from sads.estimates import Estimate, Estimates, batch_error, batch_mean, positive_errors
 from sads.geometry.lift import Lift
+from sads.pieces import card, strip
 from sads.shapes import format_shape
 
 EQUAL = 1e-12  # eigenvalues this close, in units of the largest, are the same number
@@ -102,6 +103,13 @@ class Directions:
             f"{len(self.clusters):,} clusters)"
         )
 
+    def _repr_html_(self) -> str:
+        """As a notebook shows it: directions as in Figure 6, and how sure they are."""
+        ranks = figure6_ranks(len(self.values))
+        captions = [f"u{rank + 1}: {self.eigenvalue(rank)}" for rank in ranks]
+        pictures = zip(self.select(ranks), captions, strict=True)
+        return card(repr(self), strip(pictures))
+
     @cached_property
     def vectors(self) -> Tensor:
         """(D, *shape) float64."""
@@ -141,6 +149,13 @@ class Directions:
         z = torch.zeros(len(indices), groups, self._lift.size, dtype=torch.float64)
         z[torch.arange(len(indices)), indices % groups] = self._basis[:, indices // groups].T
         return self._lift.join(z).reshape(len(indices), *self.shape)
+
+
+def figure6_ranks(dimension: int, count: int = 9) -> list[int]:
+    """Evenly spread ranks, counted from 0, as in Figure 6: 0, 31, 63, ... 255 of 256."""
+    if dimension <= count:
+        return list(range(dimension))
+    return [0, *(round(k * dimension / (count - 1)) - 1 for k in range(1, count))]
 
 
 def find_directions(

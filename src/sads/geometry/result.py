@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from markupsafe import Markup
 from safetensors.torch import save_file
 from torch import Tensor
 
@@ -28,6 +29,7 @@ from sads.families import Description
 from sads.files import opening, replacing
 from sads.geometry.directions import EQUAL, Directions, find_directions, form_errors
 from sads.geometry.lift import Lift
+from sads.pieces import card, facts
 from sads.schedule import Schedule
 from sads.shapes import checked_shape, format_shape
 from sads.tensorfile import TensorFile, expect_room
@@ -106,6 +108,12 @@ class Geometry:
         if self.exact:
             return f"Geometry({name}, exact)"
         return f"Geometry({name}, {self.num_networks:,} networks, {self.estimator})"
+
+    def _repr_html_(self) -> str:
+        """As a notebook shows it."""
+        from sads.geometry.summary import describe
+
+        return card(self.label, facts(describe(self)), Markup(self.directions()._repr_html_()))
 
     @property
     def label(self) -> str:

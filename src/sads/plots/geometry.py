@@ -6,7 +6,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from sads.geometry.directions import EQUAL, Directions
+from sads.geometry.directions import EQUAL, Directions, figure6_ranks
 from sads.geometry.result import Geometry
 from sads.plots.style import (
     BLUE,
@@ -72,13 +72,6 @@ def _plot_certificate(axes: Axes, directions: Directions, rank: np.ndarray) -> N
         bbox_to_anchor=(0.5, 1.22),
         handlelength=1.2,
     )
-
-
-def figure6_ranks(dimension: int, count: int = 9) -> list[int]:
-    """Evenly spread ranks, counted from 0, as in Figure 6: 0, 31, 63, ... 255 of 256."""
-    if dimension <= count:
-        return list(range(dimension))
-    return [0, *(round(k * dimension / (count - 1)) - 1 for k in range(1, count))]
 
 
 def plot_directions(

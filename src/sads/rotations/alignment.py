@@ -37,6 +37,7 @@ from sads.estimates import Estimate, Estimates
 from sads.files import tensor_digest
 from sads.geometry.directions import EQUAL
 from sads.geometry.result import Geometry
+from sads.pieces import card, facts
 from sads.rotations.rotation import (
     DataProvenance,
     Kind,
@@ -80,6 +81,10 @@ class Alignment:
     def few_samples(self) -> bool:
         """Fewer than ten samples for every coordinate, so that the extremes are rough."""
         return self.num_samples < FEW_SAMPLES * self.dimension
+
+    def _repr_html_(self) -> str:
+        """As a notebook shows it."""
+        return card("Alignment", facts(self.describe()))
 
     def describe(self) -> dict[str, str]:
         """Names and values for people; what is indented belongs to the line above."""

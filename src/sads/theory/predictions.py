@@ -16,7 +16,7 @@ from sads.errors import InvalidArgumentError
 from sads.estimates import Estimate, Estimates
 from sads.geometry.result import Geometry
 from sads.rotations.alignment import check_defined
-from sads.tables import Row, column
+from sads.tables import Row, Table, column
 
 
 @dataclass(frozen=True, eq=False)
@@ -72,11 +72,11 @@ def predict(geometry: Geometry, names: tuple[str, ...] = BASES) -> dict[str, Pre
     return predictions
 
 
-def claims(predictions: Mapping[str, Prediction]) -> list[Difficulty]:
+def claims(predictions: Mapping[str, Prediction]) -> Table[Difficulty]:
     """The paper's reading of Figure 2 in numbers of the geometry, a row for each basis."""
     if not predictions:
         raise InvalidArgumentError("no predictions were given; call predict first")
-    return [
+    return Table(
         Difficulty(
             basis=name,
             easiest=float(prediction.relative.min()),
@@ -88,4 +88,4 @@ def claims(predictions: Mapping[str, Prediction]) -> list[Difficulty]:
             },
         )
         for name, prediction in predictions.items()
-    ]
+    )
