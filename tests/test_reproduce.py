@@ -148,13 +148,25 @@ class TestPaperScale:
 
     def test_rank_one(self):
         assert fig6.RANKS["paper"] == (0, 31, 63, 95, 127, 159, 191, 223, 255)
-        for panel, column in fig6.COLUMNS["paper"].items():
+        for panel, column in fig6.PAPER.items():
             assert (column.num_seeds, column.num_networks) == (5, 1_000_000)
             assert column.training.iterations == (4000 if panel == "dit-4" else 2000)
             assert (column.training.batch_size, column.training.learning_rate) == (1000, 1e-4)
             assert (column.num_data, column.sampling.num_samples) == (10_000, 10_000)
             assert (column.sampling.steps, column.sampling.sampler) == (1000, "ddpm")
             assert column.sampling.projections_per_dimension == 64
+
+    def test_the_ends_of_the_spectrum_are_made_on_request(self, tmp_path):
+        """At the paper's full training, with fewer steps of the sampler; nobody waits by chance."""
+        for scale in ("laptop", "paper"):
+            column = fig6.COLUMNS[scale][fig6.ENDS]
+            assert column.training == fig6.PAPER["iddpm-nearest"].training
+            assert (column.sampling.num_samples, column.sampling.steps) == (10_000, 100)
+        context = Context("smoke", Store(tmp_path / "store"), "torch")
+        assert fig6.ENDS not in fig6.chosen_panels(context)
+        asked = replace(context, only=(fig6.ENDS,))
+        assert fig6.chosen_panels(asked) == [fig6.ENDS]
+        assert [rank for _, rank in fig6.panel_cells(asked, fig6.ENDS)] == [0, 255]
 
     def test_bases_have_all_256_elements(self):
         assert fig2.COLUMNS["paper"].shape == (1, 16, 16)

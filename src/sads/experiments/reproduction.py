@@ -115,7 +115,7 @@ def make_figures(
         make_geometry=partial(prepare_geometry, cluster=request.cluster),
     )
     for figure in request.figures:
-        if figure.panels and not context.panels(figure.panels):
+        if figure.panels and not context.panels(figure.panels, figure.on_request):
             continue
         started = time.perf_counter()
         with observer.stage(f"{figure.name}: preparing"):
@@ -168,7 +168,7 @@ def write_outcome(
         figure=figure.name,
         title=figure.title,
         scale=context.scale,
-        panels=tuple(context.panels(figure.panels)),
+        panels=tuple(context.panels(figure.panels, figure.on_request)),
         command=command,
         claims=tuple(outcome.claims),
         columns=titles(outcome.table),

@@ -68,10 +68,14 @@ def _smoke(paper: Column) -> Column:
     )
 
 
+# The two ends of the spectrum, once at the paper's full training: an hour or two a cell on a core,
+# which says whether the paper's own models have diverged.
+ENDS = "iddpm-ends"
+FULL = replace(IDDPM, num_networks=16_384, num_seeds=1, sampling=Sampling(steps=100))
 COLUMNS = {
-    "smoke": {name: _smoke(paper) for name, paper in PAPER.items()},
-    "laptop": {name: _laptop(paper) for name, paper in PAPER.items()},
-    "paper": PAPER,
+    "smoke": {name: _smoke(paper) for name, paper in (PAPER | {ENDS: FULL}).items()},
+    "laptop": {name: _laptop(paper) for name, paper in PAPER.items()} | {ENDS: FULL},
+    "paper": PAPER | {ENDS: FULL},
 }
 RANKS = {"smoke": (0, 127, 255), "laptop": FIGURE6_RANKS, "paper": FIGURE6_RANKS}
 
@@ -106,19 +110,23 @@ def panel_cells(context: Context, panel: str) -> dict[tuple[int, int], Cell]:
             layers=context.layers,
         )
         for seed in context.seeds(chosen.num_seeds)
-        for rank in RANKS[context.scale]
+        for rank in (RANKS[context.scale] if panel != ENDS else (0, FIGURE6_RANKS[-1]))
     }
 
 
+def chosen_panels(context: Context) -> list[str]:
+    return context.panels((*PAPER, ENDS), on_request=(ENDS,))
+
+
 def cells(context: Context) -> list[Cell]:
-    return [c for panel in context.panels(PAPER) for c in panel_cells(context, panel).values()]
+    return [c for panel in chosen_panels(context) for c in panel_cells(context, panel).values()]
 
 
 def draw(context: Context) -> Outcome:
     pictures: dict[str, Picture] = {}
     table: list[Point] = []
     claims, notes = [], []
-    for panel in context.panels(PAPER):
+    for panel in chosen_panels(context):
         chosen = panel_cells(context, panel)
         done = context.finished(chosen)
         if not done:
@@ -252,4 +260,11 @@ def plot_panel(geometry: Geometry, directions: Directions, rows: Sequence[Point]
     return picture
 
 
-FIGURE = Figure("fig6", "Training along the eigenvectors", draw, cells=cells, panels=tuple(PAPER))
+FIGURE = Figure(
+    "fig6",
+    "Training along the eigenvectors",
+    draw,
+    cells=cells,
+    panels=(*PAPER, ENDS),
+    on_request=(ENDS,),
+)

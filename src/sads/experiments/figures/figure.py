@@ -64,9 +64,13 @@ class Context:
         """The seeds of a scale that has so many."""
         return range(count if self.max_seeds is None else min(count, self.max_seeds))
 
-    def panels(self, names: Iterable[str]) -> list[str]:
-        """The panels among these that were asked for."""
-        return [name for name in names if not self.only or name in self.only]
+    def panels(self, names: Iterable[str], on_request: Collection[str] = ()) -> list[str]:
+        """The panels among these that were asked for; some are made only if they are named."""
+        return [
+            name
+            for name in names
+            if name in self.only or (not self.only and name not in on_request)
+        ]
 
     def tested(self, claims: Iterable[Claim]) -> list[Claim]:
         """Claims about training; a smoke test trains too little to test any of them."""
@@ -107,6 +111,7 @@ class Figure:
 
     Args:
         panels: what `--only` may choose from.
+        on_request: those of them that are made only if `--only` names them.
         cells: what must be computed for it.
         draw: the figure from the cells that are done.
         images: names of the sets of images that it is made of; `--images` says where they are.
@@ -117,6 +122,7 @@ class Figure:
     draw: Callable[[Context], Outcome]
     cells: Callable[[Context], list[Cell]] = no_cells
     panels: tuple[str, ...] = ()
+    on_request: tuple[str, ...] = ()
     images: tuple[str, ...] = ()
 
 

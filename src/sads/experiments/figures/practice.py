@@ -507,5 +507,6 @@ FIGURE = Figure(
     draw,
     cells=cells,
     panels=(*NAMES, BRIEF),
+    on_request=(BRIEF,),
     images=NAMES,
 )
