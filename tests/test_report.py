@@ -62,7 +62,7 @@ def results(tmp_path_factory: pytest.TempPathFactory, geometry: sads.Geometry) -
         "align digits --geometry g.safetensors --rotation share:0.5 --out align --report",
         "train mlp digits --shape 1x8x8 --iterations 250 --batch-size 50 --out run --report",
         "sample run --samples 90 --steps 4",
-        "evaluate run digits --projections 64 --report",
+        "evaluate run digits --projections 64 --anatomy --networks 32 --report",
     ]
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
@@ -398,6 +398,9 @@ def test_training_numbers(visit: Visit, pages: dict[str, Path], results: Path) -
     label = page.locator("#s1-sw2 svg").get_attribute("aria-label")
     assert f"samples {Estimate(**said['distance']['sw2'])}" in label
     assert f"zeros {Estimate(**said['baselines']['zeros']['sw2'])}" in label
+    loss = Estimate(**said["denoising"]["loss"])
+    assert str(loss) in page.locator("#s1-levels svg").get_attribute("aria-label")
+    assert page.locator(".posters img").count() == 1
     samples = np.load(run / "samples.npz")["images"]
     canvas = page.locator("[data-samples]")
     canvas.scroll_into_view_if_needed()

@@ -1,12 +1,19 @@
-"""Images for the browser: whole numbers of 16 bits, and the range of grey levels to show."""
+"""Images for the browser: data as whole numbers of 16 bits, and pictures that commands made."""
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+from markupsafe import Markup
 from torch import Tensor
 
+from sads.errors import ReportError, printable
+from sads.pieces import data_url
 from sads.report.page import pack
+from sads.untrusted import open_regular
 
+PNG = b"\x89PNG\r\n\x1a\n"  # how such files begin
+MAX_PICTURE = 20_000_000  # bytes
 LEVELS = 65_534  # from -32,767 to 32,767; -32,768 stands for what is not finite
 
 
@@ -30,3 +37,21 @@ def image_data(images: Tensor) -> dict[str, Any]:
         "black": min(-1.0, float(np.quantile(known, 0.02))),
         "white": max(1.0, float(np.quantile(known, 0.98))),
     }
+
+
+def picture_url(folder: Path, name: str) -> Markup:
+    """A picture in a folder, as an address of itself."""
+    path = folder / name
+    if Path(name).name != name:
+        raise ReportError(f"{printable(path)} is not a picture in {printable(folder)}")
+    try:
+        with open_regular(path) as file:
+            content = file.read(MAX_PICTURE + 1)
+    except OSError as error:
+        raise ReportError(
+            f"the picture {printable(path)} cannot be read; make it again with the command that "
+            "made it"
+        ) from error
+    if not content.startswith(PNG) or len(content) > MAX_PICTURE:
+        raise ReportError(f"{printable(path)} is not a picture that sads made")
+    return Markup(data_url(content, "image/png"))

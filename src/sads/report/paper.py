@@ -14,13 +14,11 @@ from sads.experiments.page import Summary, describe_claim, format_p, show_cell
 from sads.experiments.records import Record
 from sads.experiments.registration import describe_commit
 from sads.experiments.verdict import CONTRADICTED, INCONCLUSIVE, LEVEL, NOT_TESTED, SUPPORTED
-from sads.pieces import data_url, element, text
+from sads.pieces import element, text
+from sads.report.images import picture_url
 from sads.report.page import Section, render
-from sads.untrusted import open_regular
 
 VERDICTS = (SUPPORTED, CONTRADICTED, INCONCLUSIVE, NOT_TESTED)
-PNG = b"\x89PNG\r\n\x1a\n"
-MAX_PICTURE = 20_000_000  # bytes
 CELL_TITLES = ("cell", "state", "SW2", "MSW2", "loss at the end", "alpha", "seconds", "hash")
 
 
@@ -102,24 +100,6 @@ def paper_section(source: PaperSource, id: str) -> Section:
     )
     name = source.folder.resolve().name
     return Section("paper", id, f"Claims and figures in {name}", html)
-
-
-def picture_url(folder: Path, name: str) -> Markup:
-    """A picture beside its summary, as an address of itself."""
-    path = folder / name
-    if Path(name).name != name:
-        raise ReportError(f"{printable(path)} is not a picture in {printable(folder)}")
-    try:
-        with open_regular(path) as file:
-            content = file.read(MAX_PICTURE + 1)
-    except OSError as error:
-        raise ReportError(
-            f"the picture {printable(path)} cannot be read; make its figure again with sads "
-            "reproduce"
-        ) from error
-    if not content.startswith(PNG) or len(content) > MAX_PICTURE:
-        raise ReportError(f"{printable(path)} is not a picture that sads reproduce made")
-    return Markup(data_url(content, "image/png"))
 
 
 def cell_table(records: Iterable[Record]) -> Markup:

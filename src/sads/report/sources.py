@@ -25,6 +25,7 @@ from sads.families import Description
 from sads.geometry.result import FORMAT as GEOMETRY
 from sads.geometry.result import Geometry, load_geometry
 from sads.report.alignment import AlignmentSource
+from sads.report.images import picture_url
 from sads.report.paper import PaperSource, find_summaries, read_paper
 from sads.report.training import EvaluatedFacts, RunFacts, TrainingSource
 from sads.rotations.alignment import Alignment
@@ -33,6 +34,7 @@ from sads.rotations.portrait import load_portrait
 from sads.tensorfile import TensorFile
 from sads.untrusted import DAMAGE, first_line, open_regular, read_json
 
+ANATOMY = "anatomy.png"
 GEOMETRY_FILE = "geometry.safetensors"
 WHAT = (
     "give a geometry.safetensors, or a folder that sads geometry, align, train, evaluate, "
@@ -153,13 +155,15 @@ def read_training(
         sampled = said.command
         if samples is None:
             samples = _read_samples(folder / "samples.npz", said.shape)
+    place = evaluated or folder
     return TrainingSource(
         name=folder.resolve().name or "run",
         run=run,
         losses=losses,
         samples=samples,
         sampled=sampled,
-        evaluated=_read_evaluated((evaluated or folder) / "evaluate.json"),
+        evaluated=_read_evaluated(place / "evaluate.json"),
+        anatomy=picture_url(place, ANATOMY) if (place / ANATOMY).exists() else None,
     )
 
 

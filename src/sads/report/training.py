@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from markupsafe import Markup
 from torch import Tensor
 
 from sads.estimates import Estimate
@@ -56,6 +57,7 @@ class TrainingSource:
     samples: Tensor | None = None  # (N, *shape)
     sampled: str | None = None  # the command that drew them
     evaluated: EvaluatedFacts | None = None
+    anatomy: Markup | None = None  # the picture of `sads evaluate --anatomy`
 
 
 def training_section(source: TrainingSource, id: str) -> Section:
@@ -80,6 +82,9 @@ def training_section(source: TrainingSource, id: str) -> Section:
         statements=[] if evaluation is None else statements_of(evaluation),
         against="" if source.evaluated is None else source.evaluated.data.get("statement", ""),
         evaluated=evaluation is not None,
+        denoising=None if evaluation is None else evaluation.denoising,
+        denoising_facts=facts(denoising_rows(evaluation)),
+        anatomy=source.anatomy,
         num_samples=0 if source.samples is None else len(source.samples),
         num_shown=0 if images is None else images["count"],
         commands={name: line for name, line in commands.items() if line},
@@ -87,6 +92,7 @@ def training_section(source: TrainingSource, id: str) -> Section:
     data: dict[str, Any] = {
         "losses": None if source.losses is None else pack(source.losses.float().numpy()),
         "images": images,
+        "denoising": None if evaluation is None else evaluation.denoising,
         "distances": [
             {"name": row.name, "sw2": row.sw2, "msw2": row.msw2, "along": row.along} for row in rows
         ],
@@ -98,6 +104,18 @@ def few_images(samples: Tensor) -> dict[str, Any]:
     """As many samples as a page can hold, with the values that they have."""
     most = max(1, MAX_PIXELS // max(1, int(np.prod(samples.shape[1:]))))
     return image_data(samples[:most])
+
+
+def denoising_rows(evaluation: Evaluation | None) -> dict[str, object]:
+    """The error of a model on held-out data as names and values."""
+    if evaluation is None or (wrong := evaluation.denoising) is None:
+        return {}
+    return {
+        "loss": wrong.loss,
+        f"along the data ({wrong.num_along} components)": wrong.along,
+        "off the data": wrong.off,
+        "best linear prediction": f"{wrong.linear:.4g}",
+    }
 
 
 def run_rows(run: RunFacts) -> dict[str, object]:

@@ -9,6 +9,7 @@ sads.parts.training = (section, run) => {
   for (const name of ["sw2", "msw2"]) {
     if (find(name)) sads.showDistances(find(name), run.distances, name);
   }
+  if (find("levels")) sads.showLevels(find("levels"), run.denoising);
   const canvas = section.querySelector("[data-samples]");
   if (canvas) {
     const place = canvas.parentElement;
@@ -45,6 +46,23 @@ sads.showLosses = (figure, losses) => {
     update: d3.range(1, losses.length + 1),
     loss: [...losses],
   }));
+};
+
+sads.showLevels = (figure, { levels, level_losses: losses, loss }) => {
+  const rows = levels.map((level, i) => ({ level, loss: losses[i] }));
+  const shown = rows.filter((row) => row.loss > 0);
+  sads.chart(figure, () => ({
+    label: `Held-out loss at ${levels.length} noise levels, on average ${sads.estimate(loss.value, loss.error)}`,
+    marginTop: 28,
+    x: { label: "noise level" },
+    y: { type: "log", label: "squared error", grid: true, ...sads.logTicks([...losses, 1]) },
+    marks: [
+      Plot.ruleY([1], { stroke: "var(--ink)", strokeDasharray: "2,3" }),
+      Plot.lineY(shown, { x: "level", y: "loss", stroke: "var(--blue)", strokeWidth: 2 }),
+      Plot.dot(shown, { x: "level", y: "loss", fill: "var(--blue)", r: 3 }),
+    ],
+  }));
+  sads.offerCsv(figure, () => ({ "noise level": levels, "held-out loss": losses }));
 };
 
 sads.showDistances = (figure, distances, name) => {
