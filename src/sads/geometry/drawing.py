@@ -14,45 +14,23 @@ from torch import Tensor, nn
 
 from sads.files import digest
 from sads.geometry.laws import NORMAL, TRUNCATED, UNIFORM, Law, truncated_normal
-from sads.geometry.recording import build_network, named_tensors, record
+from sads.geometry.recording import Recording, build_network, named_tensors, record
 
 ODD = np.uint64(0x0001_0001_0001_0001)
 
 
-class Initialiser:
-    """Draws the parameters and buffers of many networks of a family at once."""
+class Blueprint:
+    """A network of a family, and the recipes by which the parameters of others are drawn."""
 
-    def __init__(self, build: Callable[[], nn.Module]):
-        self._build = build
-        recording = record(build)
+    def __init__(self, recording: Recording):
         self.module = recording.module
         self.recipes = recording.recipes
         self.reason = recording.reason  # why recipes are not used, if they are not
-        steps = [step for recipe in self.recipes.values() for step in recipe.steps]
-        self._num_uniform = sum(math.prod(s.size) for s in steps if s.op == UNIFORM)
-        self._thread = threading.local()  # memory for a stack, kept for the next one
-
-    def build(self, seed: int) -> nn.Module:
-        """A network made by the constructor; that of seed 0 is the recorded one again."""
-        return build_network(self._build, seed)
 
     @property
     def is_constant(self) -> bool:
         """Do all networks have the same parameters?"""
         return all(recipe.value is not None for recipe in self.recipes.values())
-
-    def holds_all_randomness(self, x: Tensor, t: Tensor) -> bool:
-        """Do parameters and buffers make a network, with nothing random beside them?
-
-        The second network must be the first one with its own tensors put in, and give the same
-        output when it is evaluated again.
-        """
-        other = self.build(1)
-        with torch.random.fork_rng(devices=[]), torch.no_grad():
-            again = [other(x, t) for _ in range(2)]
-            tensors = dict(named_tensors(other))
-            replaced = torch.func.functional_call(self.module, tensors, (x, t))
-        return torch.equal(*again) and torch.allclose(replaced, again[0], rtol=1e-4, atol=1e-6)
 
     def law(self, name: str) -> Law | None:
         """The law of a parameter's entries if it is known and iid."""
@@ -69,6 +47,34 @@ class Initialiser:
             if recipe.value is not None:
                 parts.append(recipe.value.cpu().contiguous().numpy().tobytes())
         return digest(*parts)[:16]
+
+
+class Initialiser(Blueprint):
+    """Draws the parameters and buffers of many networks of a family at once."""
+
+    def __init__(self, build: Callable[[], nn.Module]):
+        super().__init__(record(build))
+        self._build = build
+        steps = [step for recipe in self.recipes.values() for step in recipe.steps]
+        self._num_uniform = sum(math.prod(s.size) for s in steps if s.op == UNIFORM)
+        self._thread = threading.local()  # memory for a stack, kept for the next one
+
+    def build(self, seed: int) -> nn.Module:
+        """A network made by the constructor; that of seed 0 is the recorded one again."""
+        return build_network(self._build, seed)
+
+    def holds_all_randomness(self, x: Tensor, t: Tensor) -> bool:
+        """Do parameters and buffers make a network, with nothing random beside them?
+
+        The second network must be the first one with its own tensors put in, and give the same
+        output when it is evaluated again.
+        """
+        other = self.build(1)
+        with torch.random.fork_rng(devices=[]), torch.no_grad():
+            again = [other(x, t) for _ in range(2)]
+            tensors = dict(named_tensors(other))
+            replaced = torch.func.functional_call(self.module, tensors, (x, t))
+        return torch.equal(*again) and torch.allclose(replaced, again[0], rtol=1e-4, atol=1e-6)
 
     def draw(self, streams: list[np.random.Generator]) -> dict[str, Tensor]:
         """Parameters and buffers of one network per random stream, each (n, ...).
@@ -93,7 +99,7 @@ class Initialiser:
                 if step.op == UNIFORM:
                     count = math.prod(step.size)
                     view.copy_(uniform[:, position : position + count].view(view.shape))
-                    _scale_uniform(view, *step.args)
+                    scale_uniform(view, *step.args)
                     position += count
                 elif step.op == NORMAL:
                     _fill_normal(view, streams, *step.args)
@@ -138,7 +144,8 @@ class Initialiser:
         return {k: torch.stack([d[k] for d in drawn]) for k in drawn[0]}
 
 
-def _scale_uniform(odd: Tensor, low: float, high: float) -> None:
+def scale_uniform(odd: Tensor, low: float, high: float) -> None:
+    """Odd numbers from -32767 to 32767, to the interval from `low` to `high`."""
     odd.mul_((high - low) / 2 / 32768)
     if low != -high:
         odd.add_((low + high) / 2)

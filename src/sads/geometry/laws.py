@@ -16,6 +16,7 @@ from scipy import special
 from torch import Tensor
 
 UNIFORM, NORMAL, TRUNCATED, CONSTANT = "uniform_", "normal_", "trunc_normal_", "fill_"
+RANDOM = (UNIFORM, NORMAL, TRUNCATED)
 AFFINE = ("mul_", "div_", "add_", "sub_")
 QUANTILES = 1 << 16
 FloatArray = NDArray[np.float64]
@@ -43,7 +44,7 @@ class Step:
 
     @property
     def is_fill(self) -> bool:
-        return self.op in (UNIFORM, NORMAL, TRUNCATED, CONSTANT, "zero_")
+        return self.op in (*RANDOM, CONSTANT, "zero_")
 
 
 @dataclass(frozen=True)
@@ -79,7 +80,7 @@ class Recipe:
         if not all(step.covers(self.numel) for step in self.steps):
             return None
         first, *chain = self.steps
-        if first.op in (UNIFORM, NORMAL, TRUNCATED) and all(s.op in AFFINE for s in chain):
+        if first.op in RANDOM and all(s.op in AFFINE for s in chain):
             return _affine_law(first, chain)
         grid = (torch.arange(QUANTILES, dtype=torch.float64) + 0.5) / QUANTILES
         if first.op == UNIFORM:

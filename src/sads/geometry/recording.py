@@ -5,8 +5,12 @@ while watching which random and elementwise operations write into its parameters
 *recipe* per parameter (`laws`), by which `drawing` fills stacks of them. The recipes are accepted
 only if replaying them from the same random seed reproduces the module's parameters to the bit;
 otherwise every network is built by its constructor, which is slower and always right.
+
+A network too large to be built is recorded without its numbers (`record_shapes`): parameters live
+on PyTorch's device `meta`, everything else that the constructor makes holds values.
 """
 
+import math
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -15,10 +19,11 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.module import register_module_parameter_registration_hook
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 
 from sads.errors import NetworkError
-from sads.geometry.laws import CONSTANT, NORMAL, TRUNCATED, UNIFORM, Recipe, Step
+from sads.geometry.laws import CONSTANT, NORMAL, RANDOM, TRUNCATED, UNIFORM, Recipe, Step
 
 aten = torch.ops.aten
 
@@ -44,6 +49,11 @@ CREATORS = {
 }
 DERIVED = {aten.mul.Tensor: "mul_", aten.div.Tensor: "div_", aten.add.Tensor: "add_"}
 ALIASES = (aten.clone.default,)
+UNWRITTEN = (  # memory that is reserved, or looked at in another way
+    aten.empty.memory_format,
+    aten.empty_like.default,
+    aten.detach.default,
+)
 TRUNCATED_FUNCTION = "_no_grad_trunc_normal_"  # what nn.init.trunc_normal_ calls
 _RECORDING = threading.RLock()
 
@@ -77,19 +87,12 @@ def _record(build: Callable[[], nn.Module]) -> Recording:
             return build()
 
     module = build_network(watched, 0)
-    if any(isinstance(p, nn.parameter.UninitializedParameter) for p in module.parameters()):
-        raise NetworkError(
-            "the network has lazy layers, whose parameters have no size yet; give sizes"
-        )
+    _check_sizes(module)
     replayed = _replayed_storages(recorder, module)
     programs = _programs(recorder)
     recorder.alive.clear()  # all tensors that the constructor made on its way
     other = build_network(build, 1)
-    if other is module:
-        raise NetworkError(
-            "the factory returns the same network at every call; it must build a new one: "
-            "sads.family(lambda: MyNetwork(...), shape=...)"
-        )
+    _check_another(module, other)
     others = dict(named_tensors(other))
     recipes, reason = {}, None
     used: set[int] = set()  # draws that a parameter stems from
@@ -110,6 +113,126 @@ def _record(build: Callable[[], nn.Module]) -> Recording:
     return Recording(module, recipes, reason)
 
 
+@dataclass(frozen=True)
+class ShapesRecording(Recording):
+    """A network whose parameters hold no numbers, and how each of them would be drawn."""
+
+    other: nn.Module  # made by a second call of the constructor, after another seed
+
+
+def record_shapes(build: Callable[[], nn.Module]) -> ShapesRecording:
+    """Watch a constructor whose parameters never get any memory.
+
+    A parameter is moved to `meta` when a module registers it, if nothing was written to it before;
+    what the constructor does to it then is seen as ever, but nothing can be compared with it. So
+    a recipe counts only if its first step fills the parameter and every later one is known.
+    Tensors that are no parameters, and parameters that are made of such, hold their values.
+    """
+    with _RECORDING:
+        return _record_shapes(build)
+
+
+def _record_shapes(build: Callable[[], nn.Module]) -> ShapesRecording:
+    recorder = _Recorder()
+
+    def watched() -> nn.Module:
+        with recorder, recorder.truncated_normals(), _parameters_on_meta(recorder):
+            return build()
+
+    def unwatched() -> nn.Module:
+        with _Recorder() as other, _parameters_on_meta(other):
+            return build()
+
+    module = build_network(watched, 0)
+    _check_sizes(module)
+    replayed = _replayed_storages(recorder, module)
+    programs = _programs(recorder)
+    other = build_network(unwatched, 1)
+    _check_another(module, other)
+    others = dict(named_tensors(other))
+    recipes: dict[str, Recipe] = {}
+    reason = None
+    used: set[int] = set()
+    for name, tensor in named_tensors(module):
+        storage, shape = _storage(tensor), tuple(tensor.shape)
+        steps, sources = programs.get(storage, ((), frozenset()))
+        numel = tensor.untyped_storage().nbytes() // max(1, tensor.itemsize)
+        filled = bool(steps) and steps[0].is_fill and steps[0].covers(numel)
+        whole = tensor.is_contiguous() and numel == tensor.numel()
+        recipes[name] = Recipe(shape)
+        if not tensor.is_meta and torch.equal(tensor, others[name]):
+            recipes[name] = Recipe(shape, value=_kept(tensor))
+        elif used & sources:
+            reason = f"{name} starts as a copy of another parameter"
+        elif tensor.is_meta and not (filled and whole):
+            reason = f"how {name} is initialised cannot be known without its numbers"
+        elif not tensor.is_meta and storage not in replayed:
+            reason = f"how {name} is initialised could not be recorded"
+        elif not any(step.op in RANDOM for step in steps):
+            recipes[name] = Recipe(shape, value=_constant(shape, steps, tensor.dtype))
+        elif tensor.dtype != torch.float32:
+            reason = f"{name} is drawn in {tensor.dtype}, not in single precision"
+        else:
+            recipes[name] = Recipe(shape, steps=steps)
+        used |= sources
+    recorder.alive.clear()
+    return ShapesRecording(module, recipes, reason, other)
+
+
+@contextmanager
+def _parameters_on_meta(recorder: "_Recorder") -> Iterator[None]:
+    """Parameters of modules that are built in this thread get no memory while the block runs."""
+    building_thread = threading.get_ident()
+
+    def without_memory(
+        _module: nn.Module, _name: str, parameter: nn.Parameter
+    ) -> nn.Parameter | None:
+        if (
+            threading.get_ident() != building_thread
+            or type(parameter) is not nn.Parameter
+            or parameter.is_meta
+            or recorder.has_written(parameter)
+        ):
+            return None
+        with _disable_current_modes():
+            empty = torch.empty_like(parameter, device="meta")
+        return nn.Parameter(empty, requires_grad=parameter.requires_grad)
+
+    handle = register_module_parameter_registration_hook(without_memory)
+    try:
+        yield
+    finally:
+        handle.remove()
+
+
+def _constant(shape: tuple[int, ...], steps: tuple[Step, ...], dtype: torch.dtype) -> Tensor:
+    """What steps without a random one give; one number for all entries takes no more memory."""
+    if all(step.covers(math.prod(shape)) for step in steps):
+        value = torch.zeros(1, dtype=dtype)
+        for step in steps:
+            getattr(value, step.op)(*step.args)
+        return value[0].expand(shape)
+    value = torch.zeros(math.prod(shape), dtype=dtype)
+    for step in steps:
+        getattr(value.as_strided(step.size, step.stride, step.offset), step.op)(*step.args)
+    return value.reshape(shape)
+
+
+def _check_sizes(module: nn.Module) -> None:
+    if any(isinstance(p, nn.parameter.UninitializedParameter) for p in module.parameters()):
+        raise NetworkError(
+            "the network has lazy layers, whose parameters have no size yet; give sizes"
+        )
+
+
+def _check_another(module: nn.Module, other: nn.Module) -> None:
+    if other is module:
+        raise NetworkError(
+            "the factory returns the same network at every call; it must build a new one: "
+            "sads.family(lambda: MyNetwork(...), shape=...)"
+        )
+
+
 def build_network(build: Callable[[], nn.Module], seed: int) -> nn.Module:
     """The network that the constructor gives after a seed; the global stream is left alone."""
     with torch.random.fork_rng(devices=[]):
@@ -128,6 +251,7 @@ class _Event:
     numel: int  # of the storage
     step: Step
     source: int | None = None  # the storage that this one started as a copy of
+    on_meta: bool = False
 
 
 class _Recorder(TorchDispatchMode):
@@ -138,19 +262,20 @@ class _Recorder(TorchDispatchMode):
         self.events: list[_Event] = []
         self.unknown: set[int] = set()
         self.alive: list[Tensor] = []  # so that no address is used twice
+        self._written: set[int] = set()
 
     def record(
         self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         kwargs = kwargs or {}
         out = func(*args, **kwargs)
-        if isinstance(out, Tensor):
-            self.alive.append(out)
+        if isinstance(out, Tensor) and func not in UNWRITTEN:
+            self._keep(out)
         seeded = kwargs.get("generator") is not None
         if func in FILLS or func in ELEMENTWISE:
             operands = _scalars(func, args[1:], kwargs)
             if operands is None or seeded:
-                self.unknown.add(_storage(args[0]))
+                self._forget(args[0])
             else:
                 op = FILLS.get(func) or ELEMENTWISE[func]
                 self._log(args[0], op, operands)
@@ -159,13 +284,13 @@ class _Recorder(TorchDispatchMode):
         elif func in DERIVED or func in ALIASES:
             operands = _scalars(func, args[1:], {}) if func in DERIVED else ()
             if operands is None or not _same_layout(args[0], out):
-                self.unknown.add(_storage(out))
+                self._forget(out)
             else:
                 self._log(out, DERIVED.get(func, "clone"), operands, _storage(args[0]))
         elif func._schema.is_mutable:
             for arg in args:
                 if isinstance(arg, Tensor):
-                    self.unknown.add(_storage(arg))
+                    self._forget(arg)
         return out
 
     @contextmanager
@@ -189,7 +314,7 @@ class _Recorder(TorchDispatchMode):
             if generator is None:
                 self._log(tensor, TRUNCATED, args)
             else:
-                self.unknown.add(_storage(tensor))
+                self._forget(tensor)
             return tensor
 
         setattr(nn.init, TRUNCATED_FUNCTION, logged)
@@ -198,14 +323,28 @@ class _Recorder(TorchDispatchMode):
         finally:
             setattr(nn.init, TRUNCATED_FUNCTION, original)
 
+    def has_written(self, tensor: Tensor) -> bool:
+        """Was anything done to this tensor's memory since it was reserved?"""
+        return _storage(tensor) in self._written
+
+    def _keep(self, tensor: Tensor) -> None:
+        self.alive.append(tensor)
+        self._written.add(_storage(tensor))
+
+    def _forget(self, target: Tensor) -> None:
+        """Something was done to a tensor that no recipe can say."""
+        self._keep(target)
+        self.unknown.add(_storage(target))
+
     def _log(
         self, target: Tensor, op: str, args: tuple[Any, ...], source: int | None = None
     ) -> None:
+        self._keep(target)
         step = Step(
             op, args, tuple(target.shape), tuple(target.stride()), int(target.storage_offset())
         )
         numel = target.untyped_storage().nbytes() // target.itemsize
-        self.events.append(_Event(_storage(target), numel, step, source))
+        self.events.append(_Event(_storage(target), numel, step, source, target.is_meta))
 
 
 # Set here and not in the class body, where torch would wrap it and import its compiler: 2 seconds.
@@ -213,7 +352,7 @@ _Recorder.__torch_dispatch__ = _Recorder.record  # type: ignore[method-assign,as
 
 
 def _storage(tensor: Tensor) -> int:
-    return tensor.untyped_storage().data_ptr()
+    return tensor.untyped_storage()._cdata  # on `meta` all addresses of data are 0
 
 
 def _same_layout(source: Tensor, target: Tensor) -> bool:
@@ -233,7 +372,9 @@ def _scalars(func: Any, args: Any, kwargs: dict[str, Any]) -> tuple[Any, ...] | 
         return (*args, *(0.0, 1.0)[len(args) :])
     if func is aten.normal_.default:
         return (*args, *(0.0, 1.0)[len(args) :])
-    values = [a.item() if isinstance(a, Tensor) and a.ndim == 0 else a for a in args]
+    values = [
+        a.item() if isinstance(a, Tensor) and a.ndim == 0 and not a.is_meta else a for a in args
+    ]
     if any(isinstance(v, Tensor) for v in values) or kwargs.get("alpha", 1) != 1:
         return None
     return tuple(values)
@@ -253,7 +394,8 @@ def _replayed_storages(recorder: _Recorder, module: nn.Module) -> set[int]:
     expected = {
         _storage(tensor): tensor.detach().reshape(-1)
         for _, tensor in named_tensors(module)
-        if tensor.is_contiguous()
+        if not tensor.is_meta
+        and tensor.is_contiguous()
         and tensor.untyped_storage().nbytes() == tensor.nbytes
         and tensor.dtype == torch.float32
     }
@@ -265,6 +407,8 @@ def _replayed_storages(recorder: _Recorder, module: nn.Module) -> set[int]:
     with torch.random.fork_rng(devices=[]), torch.no_grad():
         torch.manual_seed(0)
         for number, event in enumerate(recorder.events):
+            if event.on_meta:
+                continue
             step, key = event.step, event.storage
             if event.source is not None and event.source in memory:
                 memory[key] = memory[event.source].clone()

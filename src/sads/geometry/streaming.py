@@ -1,0 +1,543 @@
+"""Networks that never exist as a whole: a layer's weights are drawn just before it runs.
+
+The module's parameters are on PyTorch's device `meta`: they have shapes and no memory. While the
+network is evaluated, every function of PyTorch that is given such a parameter gets its numbers
+instead, and they are let go when the function returns. It does not matter whether a parameter
+belongs to a layer, is used by itself, by several layers (tied weights) or several times: whoever
+asks for it gets the same numbers, drawn again.
+
+A network's numbers come from one random stream (`drawing`), in the order of its parameters; the
+order of its layers may be another. So the state of the generator is kept where a parameter begins,
+and numbers in between are skipped: the weights are those that `Initialiser.draw` gives, to the
+bit. Another thread draws ahead, as soon as the order in which parameters are used is known.
+"""
+
+import copy
+import math
+import threading
+from bisect import bisect_left, bisect_right
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.overrides import TorchFunctionMode
+
+from sads.geometry.drawing import ODD, Blueprint, scale_uniform
+from sads.geometry.laws import NORMAL, TRUNCATED, UNIFORM, Recipe, Step, truncated_normal
+from sads.geometry.readout import capture_input
+from sads.geometry.recording import named_tensors, record_shapes
+
+STREAM_BYTES = 128 << 20  # of parameters; larger networks are drawn layer by layer
+AHEAD_BYTES = 64 << 20  # of weights that wait for their layer; at least one parameter does
+SMALL = 1 << 14  # entries; parameters up to this size stay until the network is done
+WORDS = 1 << 14  # of 64 bits that are drawn at a time: they stay in the processor's cache
+ATTENTION = [
+    SDPBackend.FLASH_ATTENTION,
+    SDPBackend.EFFICIENT_ATTENTION,
+    SDPBackend.CUDNN_ATTENTION,
+    SDPBackend.MATH,
+]
+Function = Callable[..., Any]
+
+
+class CannotStreamError(Exception):
+    """Why a network cannot be evaluated layer by layer, in words."""
+
+
+class Streamed(Blueprint):
+    """A family's networks, without their numbers, and where in a random stream these are."""
+
+    def __init__(self, build: Callable[[], nn.Module]):
+        recording = record_shapes(build)
+        super().__init__(recording)
+        self.other = recording.other  # what the constructor gives after another seed
+        self.places = _places(self.recipes)
+
+    @property
+    def parameter_bytes(self) -> int:
+        """Of all parameters and buffers of one network, which never are in memory together."""
+        return 4 * sum(recipe.numel for recipe in self.recipes.values())
+
+    @property
+    def largest(self) -> tuple[str, int]:
+        """The largest parameter, and its entries."""
+        sizes = {name: recipe.numel for name, recipe in self.recipes.items()}
+        name = max(sizes, key=lambda n: sizes[n])
+        return name, sizes[name]
+
+    def draw(self, streams: list[np.random.Generator]) -> "list[NetworkStream]":
+        """The numbers of one network per random stream; none of them is drawn yet."""
+        return [NetworkStream(self.recipes, self.places, stream) for stream in streams]
+
+
+@dataclass(frozen=True)
+class _Places:
+    """Where in a network's random stream the numbers of every step are.
+
+    Uniform entries come first, four to a word of 64 bits; then all others, one step after the
+    other, each as many words as it happens to take.
+    """
+
+    uniform: Mapping[tuple[str, int], int]  # (parameter, number of the step) to its first entry
+    starts: Sequence[int]  # words in which a uniform parameter begins, and their end; ascending
+    others: Sequence[tuple[str, int]]
+
+
+def _places(recipes: Mapping[str, Recipe]) -> _Places:
+    uniform: dict[tuple[str, int], int] = {}
+    others: list[tuple[str, int]] = []
+    position = 0
+    for name, recipe in recipes.items():
+        for number, step in enumerate(recipe.steps):
+            if step.op == UNIFORM:
+                uniform[name, number] = position
+                position += math.prod(step.size)
+            elif step.op in (NORMAL, TRUNCATED):
+                others.append((name, number))
+    starts = sorted({entry // 4 for entry in uniform.values()} | {-(-position // 4)})
+    return _Places(uniform, starts, others)
+
+
+class NetworkStream:
+    """The numbers of one network: any parameter, at any time, as often as it is wanted."""
+
+    def __init__(
+        self, recipes: Mapping[str, Recipe], places: _Places, stream: np.random.Generator
+    ):
+        self.recipes, self._places, self._stream = recipes, places, stream
+        self._word = 0  # that the generator gives next, where uniform entries are drawn
+        self._words = [0]  # where its state is known
+        self._states = [stream.bit_generator.state]
+        self._other_states: list[Any] = []  # before each step that is not uniform
+
+    def fill(self, name: str, out: Tensor) -> None:
+        """Write a parameter into (numel,) memory, on any device and in any precision."""
+        recipe = self.recipes[name]
+        if recipe.value is not None:
+            out.copy_(recipe.value.reshape(-1))
+            return
+        if out.dtype != torch.float32:  # numbers are those of single precision, rounded
+            exact = torch.empty(out.shape, device=out.device)
+            self.fill(name, exact)
+            out.copy_(exact)
+            return
+        if not recipe.steps[0].covers(recipe.numel):
+            out.zero_()
+        for number, step in enumerate(recipe.steps):
+            view = out.as_strided(step.size, step.stride, step.offset)
+            if step.op == UNIFORM:
+                self._uniform(view, self._places.uniform[name, number], *step.args)
+            elif step.op in (NORMAL, TRUNCATED):
+                self._seek_other(self._places.others.index((name, number)))
+                _sequential(self._stream, step, view)
+            else:
+                getattr(view, step.op)(*step.args)
+
+    def _uniform(self, view: Tensor, entry: int, low: float, high: float) -> None:
+        """Entries from number `entry` on, as `Initialiser` draws them."""
+        self._seek(entry // 4)
+        flat = view.view(-1) if view.is_contiguous() else torch.empty(view.numel())
+        done, skip = 0, entry % 4
+        while done < len(flat):
+            words = min(WORDS, -(-(len(flat) - done + skip) // 4))
+            bits = torch.from_numpy(self._raw(words).view(np.int16))[skip:]
+            part = flat[done : done + len(bits)]
+            part.copy_(bits[: len(part)])
+            scale_uniform(part, low, high)
+            done, skip = done + len(part), 0
+        if flat.data_ptr() != view.data_ptr():
+            view.copy_(flat.view(view.shape))
+
+    def _raw(self, count: int) -> Any:
+        """Words from the generator; its state is kept where a parameter begins."""
+        parts = []
+        for stop in self._stops(self._word + count):
+            parts.append(self._stream.bit_generator.random_raw(stop - self._word))
+            self._arrive(stop)
+        bits = parts[0] if len(parts) == 1 else np.concatenate(parts)
+        return np.bitwise_or(bits, ODD, out=bits)
+
+    def _seek(self, word: int) -> None:
+        """Bring the generator to a word, from the nearest state before it that is known."""
+        if word != self._word:
+            nearest = bisect_right(self._words, word) - 1
+            self._stream.bit_generator.state = self._states[nearest]
+            self._word = self._words[nearest]
+        for stop in self._stops(word):
+            self._stream.bit_generator.random_raw(stop - self._word, output=False)
+            self._arrive(stop)
+
+    def _stops(self, end: int) -> list[int]:
+        """`end`, and the words before it in which parameters begin."""
+        starts = self._places.starts
+        first, last = bisect_right(starts, self._word), bisect_left(starts, end)
+        return [*starts[first:last], end] if end > self._word else []
+
+    def _arrive(self, word: int) -> None:
+        self._word = word
+        at = bisect_left(self._words, word)
+        known = at < len(self._words) and self._words[at] == word
+        starts = self._places.starts
+        place = bisect_left(starts, word)
+        if not known and place < len(starts) and starts[place] == word:
+            self._words.insert(at, word)
+            self._states.insert(at, self._stream.bit_generator.state)
+
+    def _seek_other(self, index: int) -> None:
+        """Bring the generator to the beginning of a step that is not uniform."""
+        if not self._other_states:
+            self._seek(self._places.starts[-1])
+            self._other_states.append(self._stream.bit_generator.state)
+        self._stream.bit_generator.state = self._other_states[min(index, self._known_others)]
+        while self._known_others < index:
+            name, number = self._places.others[self._known_others]
+            _sequential(self._stream, self.recipes[name].steps[number], None)
+            self._other_states.append(self._stream.bit_generator.state)
+        self._word = -1  # not in the part of the stream with uniform entries
+
+    @property
+    def _known_others(self) -> int:
+        return len(self._other_states) - 1
+
+
+def _sequential(stream: np.random.Generator, step: Step, view: Tensor | None) -> None:
+    """Draw the numbers of a step, a piece at a time, and write them if there is a view."""
+    count = math.prod(step.size)
+    whole = None if view is None else torch.empty(count)
+    if view is not None and view.is_contiguous() and view.device.type == "cpu":
+        whole = view.view(-1)
+    for start in range(0, count, 4 * WORDS):
+        size = min(4 * WORDS, count - start)
+        if step.op == NORMAL:
+            numbers = stream.standard_normal(size, dtype=np.float32)
+        else:
+            numbers = stream.random(size)
+            if whole is not None:
+                numbers = truncated_normal(numbers, *step.args)
+        if whole is not None:
+            whole[start : start + size] = torch.from_numpy(numbers)
+    if view is None or whole is None:
+        return
+    if whole.data_ptr() != view.data_ptr():
+        view.copy_(whole.view(view.shape))
+    if step.op == NORMAL:
+        mean, deviation = step.args
+        view.mul_(deviation)
+        if mean:
+            view.add_(mean)
+
+
+class StreamedNetwork:
+    """Evaluates networks of a family, one after the other, each parameter drawn when it is used.
+
+    Args:
+        blueprint: the networks.
+        device: that computes; weights are made there.
+        dtype: of weights and activations.
+        module: evaluated instead of the blueprint's own, which is the default.
+    """
+
+    def __init__(
+        self,
+        blueprint: Streamed,
+        device: torch.device,
+        dtype: torch.dtype = torch.float32,
+        module: nn.Module | None = None,
+    ):
+        self.device, self.dtype = device, dtype
+        self.module = _placed(module or blueprint.module, device, dtype)
+        self._names = {id(tensor): name for name, tensor in named_tensors(self.module)}
+        self._names = {
+            key: name
+            for key, name in self._names.items()
+            if blueprint.recipes[name].value is None or self._tensor(name).is_meta
+        }
+        self._order: list[str] = []  # in which parameters were used the last time
+        self._memory = _Memory(device, dtype)
+
+    def _tensor(self, name: str) -> Tensor:
+        path, _, attribute = name.rpartition(".")
+        tensor: Tensor = getattr(self.module.get_submodule(path), attribute)
+        return tensor
+
+    @contextmanager
+    def numbers(self, stream: NetworkStream) -> Iterator[nn.Module]:
+        """The module, which computes with these numbers while the block runs."""
+        with _drawing_ahead(stream, self._order, self._memory) as supply:
+            substitution = _Substitution(self._names, supply, self.device)
+            with substitution, sdpa_kernel(ATTENTION):
+                yield self.module
+        self._order = supply.used
+
+    def __call__(
+        self, stream: NetworkStream, x: Tensor, t: Tensor, layer_path: str | None = None
+    ) -> Tensor:
+        """The output for x (n, *shape) and t (n,), or what enters one layer, in float32."""
+        x, t = x.to(self.device, self.dtype), t.to(self.device)
+        t = t.double() if self.dtype == torch.float64 else t
+        with torch.no_grad(), self.numbers(stream) as network:
+            if layer_path is None:
+                result = network(x, t)
+            else:
+                result = capture_input(network, network.get_submodule(layer_path), x, t)
+        if isinstance(result, Tensor) and result.is_meta:
+            raise CannotStreamError("a part of it is compiled, and never asks for its weights")
+        return result if self.dtype == torch.float64 else result.float()
+
+
+def _placed(module: nn.Module, device: torch.device, dtype: torch.dtype) -> nn.Module:
+    """A copy whose tensors have this type and, where they hold numbers, are on this device."""
+    module = copy.deepcopy(module)
+    if dtype != torch.float32:
+        module = module.to(dtype)
+    for part in module.modules():
+        for tensors in (part._parameters, part._buffers):
+            for name, tensor in tensors.items():
+                if tensor is not None and not tensor.is_meta and tensor.device != device:
+                    moved = tensor.detach().to(device)
+                    is_parameter = isinstance(tensor, nn.Parameter)
+                    tensors[name] = nn.Parameter(moved, False) if is_parameter else moved
+    return module
+
+
+class StreamedStack:
+    """`evaluate(streams, x, t)` for n networks, as `Stack` does it for networks that exist."""
+
+    default_size = 1
+
+    def __init__(
+        self,
+        blueprint: Streamed,
+        layer_path: str | None,
+        device: torch.device,
+        dtype: torch.dtype = torch.float32,
+    ):
+        self.layer_path, self.device = layer_path, device
+        self.reason: str | None = None
+        self.network = StreamedNetwork(blueprint, device, dtype)
+        self.network_bytes = weight_bytes(blueprint, dtype)
+
+    def evaluate(self, streams: list[NetworkStream], x: Tensor, t: Tensor) -> Tensor:
+        """(n, ...) from n networks, x (n, *shape) and t (n,)."""
+        results = [
+            self.network(stream, x[i : i + 1], t[i : i + 1], self.layer_path).cpu()
+            for i, stream in enumerate(streams)
+        ]
+        stacked = torch.stack(results)
+        return stacked[:, 0] if self.layer_path is None else stacked
+
+
+def weight_bytes(blueprint: Streamed, dtype: torch.dtype = torch.float32) -> int:
+    """Weights that are in memory at the same time: one in use, and those that are drawn ahead."""
+    largest = dtype.itemsize * blueprint.largest[1]
+    return largest + max(largest, AHEAD_BYTES)
+
+
+class _Memory:
+    """Memory for weights, used again and again: new pages cost more than the numbers in them."""
+
+    def __init__(self, device: torch.device, dtype: torch.dtype):
+        self._device, self._dtype = device, dtype
+        self._free: list[Tensor] = []
+        self._lock = threading.Lock()
+
+    def take(self, numel: int) -> Tensor:
+        """(numel,) of memory; the smallest that is free and large enough, not twice as large."""
+        with self._lock:
+            fitting = [t for t in self._free if numel <= len(t) <= 2 * numel]
+            if fitting:
+                best = min(fitting, key=len)
+                self._free = [t for t in self._free if t is not best]
+                return best
+            self._free = sorted(self._free, key=len)[-1:]  # what fits nothing is let go
+        return torch.empty(numel, device=self._device, dtype=self._dtype)
+
+    def give_back(self, memory: Tensor) -> None:
+        with self._lock:
+            self._free.append(memory)
+
+
+class _Supply:
+    """Parameters in the order in which they are asked for, drawn ahead by another thread."""
+
+    def __init__(
+        self,
+        stream: NetworkStream,
+        expected: Sequence[str],
+        memory: _Memory,
+        worker: ThreadPoolExecutor,
+    ):
+        self.used: list[str] = []
+        self._stream, self._memory, self._worker = stream, memory, worker
+        self._expected = deque(expected)
+        self._waiting: deque[tuple[str, Future[Tensor]]] = deque()
+        self._waiting_numel = 0
+        self._small: dict[str, Tensor] = {}
+        self._look_ahead()
+
+    def take(self, name: str) -> Tensor:
+        """(numel,) numbers of a parameter."""
+        if name in self._small:
+            return self._small[name]
+        self.used.append(name)
+        if self._waiting and self._waiting[0][0] != name:  # another way through the network
+            self._expected.clear()
+            while self._waiting:
+                _, drawn = self._waiting.popleft()
+                if not drawn.cancel():
+                    self._memory.give_back(drawn.result())
+        if self._waiting:
+            _, drawn = self._waiting.popleft()
+            self._waiting_numel -= self._numel(name)
+            numbers = drawn.result()
+            self._look_ahead()
+        else:
+            numbers = self._worker.submit(self._draw, name).result()
+        if len(numbers) <= SMALL:
+            self._small[name] = numbers
+        return numbers
+
+    def done(self, name: str, numbers: Tensor) -> None:
+        """Nobody uses these numbers any more."""
+        if name not in self._small:
+            self._memory.give_back(numbers)
+
+    def close(self) -> None:
+        for _, drawn in self._waiting:
+            if not drawn.cancel():
+                with suppress(Exception):
+                    self._memory.give_back(drawn.result())
+
+    def _look_ahead(self) -> None:
+        most = AHEAD_BYTES // 4
+        while self._expected:
+            numel = self._numel(self._expected[0])
+            if self._waiting and self._waiting_numel + numel > most:
+                return
+            name = self._expected.popleft()
+            self._waiting.append((name, self._worker.submit(self._draw, name)))
+            self._waiting_numel += numel
+
+    def _numel(self, name: str) -> int:
+        return self._stream.recipes[name].numel
+
+    def _draw(self, name: str) -> Tensor:
+        numel = self._numel(name)
+        memory = self._memory.take(numel)
+        self._stream.fill(name, memory[:numel])
+        return memory
+
+
+@contextmanager
+def _drawing_ahead(
+    stream: NetworkStream, expected: Sequence[str], memory: _Memory
+) -> Iterator[_Supply]:
+    with ThreadPoolExecutor(1, initializer=torch.set_num_threads, initargs=(1,)) as worker:
+        supply = _Supply(stream, expected, memory, worker)
+        try:
+            yield supply
+        finally:
+            supply.close()
+
+
+_OF_THE_SHAPE = frozenset(
+    getattr(Tensor, name).__get__
+    for name in (
+        "dtype",
+        "grad",
+        "grad_fn",
+        "is_leaf",
+        "is_mkldnn",
+        "is_nested",
+        "is_quantized",
+        "is_sparse",
+        "itemsize",
+        "layout",
+        "nbytes",
+        "ndim",
+        "requires_grad",
+        "retains_grad",
+        "shape",
+    )
+) | {
+    Tensor.dim,
+    Tensor.element_size,
+    Tensor.is_complex,
+    Tensor.is_contiguous,
+    Tensor.is_floating_point,
+    Tensor.ndimension,
+    Tensor.nelement,
+    Tensor.numel,
+    Tensor.size,
+    Tensor.stride,
+    Tensor.__len__,
+    Tensor.__hash__,
+    torch.is_complex,
+    torch.is_floating_point,
+    torch.numel,
+}
+
+
+class _Substitution(TorchFunctionMode):
+    """Numbers in the place of parameters, for every function that is called with them."""
+
+    def __init__(self, names: Mapping[int, str], supply: _Supply, device: torch.device):
+        super().__init__()
+        self._names, self._supply, self._device = names, supply, device
+
+    def __torch_function__(
+        self,
+        func: Function,
+        types: Sequence[type],
+        args: Sequence[Any] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> Any:
+        kwargs = kwargs or {}
+        if func in _OF_THE_SHAPE:
+            return func(*args, **kwargs)
+        if func == Tensor.device.__get__ and id(args[0]) in self._names:  # type: ignore[attr-defined]
+            return self._device
+        taken: dict[str, Tensor] = {}
+        args = [self._solid(arg, taken) for arg in args]
+        kwargs = {key: self._solid(arg, taken) for key, arg in kwargs.items()}
+        result = func(*args, **kwargs)
+        if taken:
+            outside = {_address(tensor) for tensor in _tensors(result)}
+            for name, numbers in taken.items():
+                if _address(numbers) not in outside:  # else a view of it lives on
+                    self._supply.done(name, numbers)
+        return result
+
+    def _solid(self, arg: Any, taken: dict[str, Tensor]) -> Any:
+        if isinstance(arg, Tensor):
+            name = self._names.get(id(arg))
+            if name is not None:
+                if name not in taken:
+                    taken[name] = self._supply.take(name)
+                return taken[name][: arg.numel()].view(arg.shape)
+            if arg.is_meta:
+                raise CannotStreamError(
+                    "a tensor that its constructor makes of parameters has no numbers"
+                )
+        elif isinstance(arg, list | tuple) and type(arg) in (list, tuple):
+            return type(arg)(self._solid(item, taken) for item in arg)
+        return arg
+
+
+def _tensors(result: Any) -> Iterator[Tensor]:
+    if isinstance(result, Tensor):
+        yield result
+    elif isinstance(result, list | tuple):
+        for item in result:
+            yield from _tensors(item)
+
+
+def _address(tensor: Tensor) -> int:
+    return tensor.untyped_storage()._cdata
