@@ -32,6 +32,9 @@ class Blueprint:
         """Do all networks have the same parameters?"""
         return all(recipe.value is not None for recipe in self.recipes.values())
 
+    def make_solid(self, path: str) -> None:
+        """Let a layer compute with numbers, where others do not; here all of them do."""
+
     def law(self, name: str) -> Law | None:
         """The law of a parameter's entries if it is known and iid."""
         recipe = self.recipes.get(name)

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 
 from sads.errors import InvalidArgumentError, ZeroReadoutError
 from sads.families import ScoreFamily
-from sads.geometry.drawing import Initialiser
+from sads.geometry.drawing import Blueprint, Initialiser
 from sads.geometry.laws import Law
 from sads.geometry.lift import Lift
 from sads.geometry.memory import least
@@ -100,7 +100,7 @@ def our_readout(kind: Kind) -> Kind:
 
 
 def find_readout(
-    family: ScoreFamily, initialiser: Initialiser, path: str | None = None
+    family: ScoreFamily, initialiser: Blueprint, path: str | None = None
 ) -> Readout | NoReadout:
     """Find the output layer of a family's networks and check that it can be integrated out.
 
@@ -125,6 +125,7 @@ def find_readout(
         return NoReadout(f"{path} is a {type(layer).__name__}, not a convolution or linear layer")
     if executed.count(path) != 1:
         return NoReadout(f"{path} is run {executed.count(path)} times in one evaluation")
+    initialiser.make_solid(path)
     index = _rearrangement(family, network, layer)
     if index is None:
         return NoReadout(f"the output is not a rearrangement of the output of {path}")
@@ -143,12 +144,15 @@ def find_readout(
     return readout
 
 
-def _check_size(size: int, family: ScoreFamily, initialiser: Initialiser, layer: nn.Module) -> None:
+def _check_size(size: int, family: ScoreFamily, initialiser: Blueprint, layer: nn.Module) -> None:
     """Refuse factors that cannot fit before the first of them is made.
 
     There will be one for each of sixteen batches, unless nothing about the features is random.
     """
     if 8 * size**2 < LARGE:
+        return
+    if not isinstance(initialiser, Initialiser):  # whether they are random is seen later
+        least(size, exact=True).check("choose a smaller shape")
         return
     path = next(name for name, m in initialiser.module.named_modules() if m is layer)
     other = initialiser.build(1)
@@ -261,7 +265,7 @@ def _rearrangement(family: ScoreFamily, network: nn.Module, layer: nn.Module) ->
 
 
 def _laws(
-    initialiser: Initialiser, layer: nn.Module, path: str, kind: type[Readout]
+    initialiser: Blueprint, layer: nn.Module, path: str, kind: type[Readout]
 ) -> dict[str, Law] | NoReadout:
     """The laws of the layer's parameters; one that is missing is one that is always zero."""
     prefix = f"{path}." if path else ""

@@ -32,7 +32,8 @@ from torch.overrides import TorchFunctionMode
 from sads.geometry.drawing import ODD, Blueprint, scale_uniform
 from sads.geometry.laws import NORMAL, TRUNCATED, UNIFORM, Recipe, Step, truncated_normal
 from sads.geometry.readout import capture_input
-from sads.geometry.recording import named_tensors, record_shapes
+from sads.geometry.recording import Recording, named_tensors, record_shapes
+from sads.seeds import numpy_stream
 
 STREAM_BYTES = 128 << 20  # of parameters; larger networks are drawn layer by layer
 AHEAD_BYTES = 64 << 20  # of weights that wait for their layer; at least one parameter does
@@ -76,6 +77,44 @@ class Streamed(Blueprint):
         """The numbers of one network per random stream; none of them is drawn yet."""
         return [NetworkStream(self.recipes, self.places, stream) for stream in streams]
 
+    @contextmanager
+    def without_numbers(self) -> "Iterator[Blueprint]":
+        """Networks that are run for their shapes only while the block runs, at no cost.
+
+        What is computed from parameters has no numbers, up to a layer that is made `solid`; what
+        is done with its output is computed as ever.
+        """
+        with _ShapesOnly():
+            yield _Shapes(self)
+
+
+class _Shapes(Blueprint):
+    """A copy of a blueprint, some layers of which may get numbers."""
+
+    def __init__(self, blueprint: Streamed):
+        module = copy.deepcopy(blueprint.module)
+        super().__init__(Recording(module, blueprint.recipes, blueprint.reason))
+        self._blueprint = blueprint
+
+    def make_solid(self, path: str) -> None:
+        """Give a layer numbers of its own, and to what enters it random ones."""
+        layer = self.module.get_submodule(path)
+        (stream,) = self._blueprint.draw([numpy_stream(0)])
+        for name, parameter in layer.named_parameters(recurse=False):
+            numbers = torch.empty(parameter.numel())
+            full = f"{path}.{name}" if path else name
+            if full in self.recipes and parameter.is_meta:
+                stream.fill(full, numbers)
+                setattr(layer, name, nn.Parameter(numbers.view(parameter.shape)))
+
+        def solid(_layer: nn.Module, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
+            generator = torch.Generator().manual_seed(0)
+            return tuple(
+                torch.randn(z.shape, generator=generator) if is_meta(z) else z for z in inputs
+            )
+
+        layer.register_forward_pre_hook(solid)
+
 
 @dataclass(frozen=True)
 class _Places:
@@ -112,6 +151,7 @@ class NetworkStream:
         self, recipes: Mapping[str, Recipe], places: _Places, stream: np.random.Generator
     ):
         self.recipes, self._places, self._stream = recipes, places, stream
+        self.moves: dict[str, Callable[[Tensor], Tensor]] = {}  # what is done to some parameters
         self._word = 0  # that the generator gives next, where uniform entries are drawn
         self._words = [0]  # where its state is known
         self._states = [stream.bit_generator.state]
@@ -119,19 +159,26 @@ class NetworkStream:
 
     def fill(self, name: str, out: Tensor) -> None:
         """Write a parameter into (numel,) memory, on any device and in any precision."""
+        self._fill(name, out)
+        if name in self.moves:
+            weight = out.view(self.recipes[name].shape)
+            weight.copy_(self.moves[name](weight).clone())
+
+    def _fill(self, name: str, out: Tensor) -> None:
         recipe = self.recipes[name]
         if recipe.value is not None:
             out.copy_(recipe.value.reshape(-1))
             return
         if out.dtype != torch.float32:  # numbers are those of single precision, rounded
             exact = torch.empty(out.shape, device=out.device)
-            self.fill(name, exact)
+            self._fill(name, exact)
             out.copy_(exact)
             return
         if not recipe.steps[0].covers(recipe.numel):
             out.zero_()
         for number, step in enumerate(recipe.steps):
-            view = out.as_strided(step.size, step.stride, step.offset)
+            offset = out.storage_offset() + step.offset
+            view = out.as_strided(step.size, step.stride, offset)
             if step.op == UNIFORM:
                 self._uniform(view, self._places.uniform[name, number], *step.args)
             elif step.op in (NORMAL, TRUNCATED):
@@ -260,7 +307,7 @@ class StreamedNetwork:
             if blueprint.recipes[name].value is None or self._tensor(name).is_meta
         }
         self._order: list[str] = []  # in which parameters were used the last time
-        self._memory = _Memory(device, dtype)
+        self._memory = _Memory(weight_bytes(blueprint, dtype) // dtype.itemsize, device, dtype)
 
     def _tensor(self, name: str) -> Tensor:
         path, _, attribute = name.rpartition(".")
@@ -274,6 +321,7 @@ class StreamedNetwork:
             substitution = _Substitution(self._names, supply, self.device)
             with substitution, sdpa_kernel(ATTENTION):
                 yield self.module
+        self._memory.clear()
         self._order = supply.used
 
     def __call__(
@@ -289,7 +337,8 @@ class StreamedNetwork:
                 result = capture_input(network, network.get_submodule(layer_path), x, t)
         if isinstance(result, Tensor) and result.is_meta:
             raise CannotStreamError("a part of it is compiled, and never asks for its weights")
-        return result if self.dtype == torch.float64 else result.float()
+        # A copy: what is returned may be a part of a parameter, whose memory is used again.
+        return result.to(torch.float32 if self.dtype != torch.float64 else self.dtype, copy=True)
 
 
 def _placed(module: nn.Module, device: torch.device, dtype: torch.dtype) -> nn.Module:
@@ -336,32 +385,57 @@ class StreamedStack:
 
 def weight_bytes(blueprint: Streamed, dtype: torch.dtype = torch.float32) -> int:
     """Weights that are in memory at the same time: one in use, and those that are drawn ahead."""
-    largest = dtype.itemsize * blueprint.largest[1]
-    return largest + max(largest, AHEAD_BYTES)
+    return 2 * dtype.itemsize * blueprint.largest[1] + AHEAD_BYTES
 
 
 class _Memory:
-    """Memory for weights, used again and again: new pages cost more than the numbers in them."""
+    """A ring of memory for weights: new pages would cost more than the numbers in them.
 
-    def __init__(self, device: torch.device, dtype: torch.dtype):
-        self._device, self._dtype = device, dtype
-        self._free: list[Tensor] = []
+    Weights are used in the order in which they are drawn, so that pieces become free in the order
+    in which they were taken. If there is no room (a view of some weights lives on), a piece gets
+    memory of its own.
+    """
+
+    def __init__(self, numel: int, device: torch.device, dtype: torch.dtype):
+        self._ring = torch.empty(numel, device=device, dtype=dtype)
+        self.itemsize = dtype.itemsize
         self._lock = threading.Lock()
+        self._taken: deque[tuple[int, int]] = deque()  # pieces, from the oldest on
+        self._free: set[int] = set()  # beginnings of pieces that wait for older ones
 
     def take(self, numel: int) -> Tensor:
-        """(numel,) of memory; the smallest that is free and large enough, not twice as large."""
+        """(numel,) of memory that nobody uses."""
         with self._lock:
-            fitting = [t for t in self._free if numel <= len(t) <= 2 * numel]
-            if fitting:
-                best = min(fitting, key=len)
-                self._free = [t for t in self._free if t is not best]
-                return best
-            self._free = sorted(self._free, key=len)[-1:]  # what fits nothing is let go
-        return torch.empty(numel, device=self._device, dtype=self._dtype)
+            start = self._room(numel)
+            if start is None:
+                return self._ring.new_empty(numel)
+            self._taken.append((start, start + numel))
+        return self._ring[start : start + numel]
 
-    def give_back(self, memory: Tensor) -> None:
+    def give_back(self, piece: Tensor) -> None:
+        """The piece may be used again."""
+        if piece.untyped_storage()._cdata != self._ring.untyped_storage()._cdata:
+            return
         with self._lock:
-            self._free.append(memory)
+            self._free.add(piece.storage_offset())
+            while self._taken and self._taken[0][0] in self._free:
+                self._free.remove(self._taken.popleft()[0])
+
+    def clear(self) -> None:
+        """All pieces are free: a network is done."""
+        with self._lock:
+            self._taken.clear()
+            self._free.clear()
+
+    def _room(self, numel: int) -> int | None:
+        if not self._taken:
+            return 0 if numel <= len(self._ring) else None
+        oldest, newest = self._taken[0][0], self._taken[-1][1]
+        if oldest < newest:  # free: behind the newest, and before the oldest
+            if newest + numel <= len(self._ring):
+                return newest
+            return 0 if numel < oldest else None
+        return newest if newest + numel < oldest else None
 
 
 class _Supply:
@@ -401,7 +475,9 @@ class _Supply:
         else:
             numbers = self._worker.submit(self._draw, name).result()
         if len(numbers) <= SMALL:
-            self._small[name] = numbers
+            self._small[name] = numbers.clone()
+            self._memory.give_back(numbers)
+            return self._small[name]
         return numbers
 
     def done(self, name: str, numbers: Tensor) -> None:
@@ -416,7 +492,7 @@ class _Supply:
                     self._memory.give_back(drawn.result())
 
     def _look_ahead(self) -> None:
-        most = AHEAD_BYTES // 4
+        most = AHEAD_BYTES // self._memory.itemsize
         while self._expected:
             numel = self._numel(self._expected[0])
             if self._waiting and self._waiting_numel + numel > most:
@@ -429,9 +505,8 @@ class _Supply:
         return self._stream.recipes[name].numel
 
     def _draw(self, name: str) -> Tensor:
-        numel = self._numel(name)
-        memory = self._memory.take(numel)
-        self._stream.fill(name, memory[:numel])
+        memory = self._memory.take(self._numel(name))
+        self._stream.fill(name, memory)
         return memory
 
 
@@ -485,6 +560,40 @@ _OF_THE_SHAPE = frozenset(
 }
 
 
+_DEVICE = Tensor.device.__get__  # type: ignore[attr-defined]
+_OF_THE_DEVICE = frozenset([_DEVICE, Tensor.is_meta.__get__])  # type: ignore[attr-defined]
+
+
+class _ShapesOnly(TorchFunctionMode):
+    """What is given a tensor without numbers gives one without numbers."""
+
+    def __torch_function__(
+        self,
+        func: Function,
+        types: Sequence[type],
+        args: Sequence[Any] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> Any:
+        kwargs = kwargs or {}
+        if func not in _OF_THE_SHAPE and any(map(is_meta, _tensors([*args, *kwargs.values()]))):
+            args = [_without_numbers(arg) for arg in args]
+            kwargs = {key: _without_numbers(arg) for key, arg in kwargs.items()}
+        return func(*args, **kwargs)
+
+
+def is_meta(value: Any) -> bool:
+    """Is this a tensor that has a shape, but no numbers?"""
+    return isinstance(value, Tensor) and value.is_meta
+
+
+def _without_numbers(arg: Any) -> Any:
+    if isinstance(arg, Tensor):
+        return arg if arg.is_meta else arg.to("meta")
+    if type(arg) in (list, tuple):
+        return type(arg)(_without_numbers(item) for item in arg)
+    return arg
+
+
 class _Substitution(TorchFunctionMode):
     """Numbers in the place of parameters, for every function that is called with them."""
 
@@ -502,17 +611,15 @@ class _Substitution(TorchFunctionMode):
         kwargs = kwargs or {}
         if func in _OF_THE_SHAPE:
             return func(*args, **kwargs)
-        if func == Tensor.device.__get__ and id(args[0]) in self._names:  # type: ignore[attr-defined]
-            return self._device
+        if func in _OF_THE_DEVICE and id(args[0]) in self._names:
+            return self._device if func == _DEVICE else False
         taken: dict[str, Tensor] = {}
         args = [self._solid(arg, taken) for arg in args]
         kwargs = {key: self._solid(arg, taken) for key, arg in kwargs.items()}
         result = func(*args, **kwargs)
-        if taken:
-            outside = {_address(tensor) for tensor in _tensors(result)}
-            for name, numbers in taken.items():
-                if _address(numbers) not in outside:  # else a view of it lives on
-                    self._supply.done(name, numbers)
+        for name, numbers in taken.items():
+            if not any(_is_part(tensor, numbers) for tensor in _tensors(result)):
+                self._supply.done(name, numbers)
         return result
 
     def _solid(self, arg: Any, taken: dict[str, Tensor]) -> Any:
@@ -521,12 +628,12 @@ class _Substitution(TorchFunctionMode):
             if name is not None:
                 if name not in taken:
                     taken[name] = self._supply.take(name)
-                return taken[name][: arg.numel()].view(arg.shape)
+                return taken[name].view(arg.shape)
             if arg.is_meta:
                 raise CannotStreamError(
                     "a tensor that its constructor makes of parameters has no numbers"
                 )
-        elif isinstance(arg, list | tuple) and type(arg) in (list, tuple):
+        elif type(arg) in (list, tuple):
             return type(arg)(self._solid(item, taken) for item in arg)
         return arg
 
@@ -539,5 +646,8 @@ def _tensors(result: Any) -> Iterator[Tensor]:
             yield from _tensors(item)
 
 
-def _address(tensor: Tensor) -> int:
-    return tensor.untyped_storage()._cdata
+def _is_part(view: Tensor, numbers: Tensor) -> bool:
+    """Is this a view of these numbers, or of a part of them?"""
+    start = numbers.storage_offset()
+    inside = start <= view.storage_offset() < start + max(1, len(numbers))
+    return inside and view.untyped_storage()._cdata == numbers.untyped_storage()._cdata
