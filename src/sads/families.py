@@ -236,8 +236,7 @@ def family(
         lambda: architecture(shape=sizes, **options), sizes, schedule, prediction, name, options
     )
     try:  # an option or a shape that the architecture cannot take shows here
-        with torch.random.fork_rng(devices=[]):
-            result.build()
+        _try_to_build(result)
     except NetworkError as error:
         raise InvalidArgumentError(
             f"{name} cannot be built for shape {format_shape(sizes)} with {options}: {error}"
@@ -260,6 +259,16 @@ def adapter_of(name: object) -> str | None:
 def _adapter_of_class(kind: type) -> str | None:
     packages = (base.__module__.partition(".")[0] for base in kind.__mro__)
     return next((ADAPTERS[package] for package in packages if package in ADAPTERS), None)
+
+
+def _try_to_build(given: ScoreFamily) -> None:
+    """Build a network without its numbers, or with them if its constructor needs them."""
+    with torch.random.fork_rng(devices=[]):
+        try:
+            with torch.device("meta"):
+                given.build()
+        except NetworkError:
+            given.build()
 
 
 def as_family(given: ScoreFamily | str | Factory) -> ScoreFamily:

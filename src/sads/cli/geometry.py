@@ -104,6 +104,13 @@ def geometry(
         ),
     ] = None,
     device: Device = "cpu",
+    streaming: Annotated[
+        bool | None,
+        typer.Option(
+            help="Draw weights layer by layer, so that no network exists as a whole; else chosen "
+            "by its size. The numbers are the same."
+        ),
+    ] = None,
     out: NewFolder = None,
     report: WithReport = False,
     as_json: AsJson = False,
@@ -142,6 +149,7 @@ def geometry(
                 zero_readout=zero_readout,
                 max_networks=max_networks,
                 device=device,
+                streaming=streaming,
                 checkpoint=folder / PARTIAL,
                 progress=progress,
                 stage=progress.stage if progress else None,

@@ -44,7 +44,7 @@ from sads.estimates import batch_error, batch_mean
 from sads.families import ScoreFamily, as_family
 from sads.geometry.estimators import NUM_BATCHES, BatchGram, Estimator
 from sads.geometry.memory import Forecast
-from sads.geometry.plan import Stage, make_plan
+from sads.geometry.plan import Request, Stage, make_plan
 from sads.geometry.result import Geometry, Provenance, same_response
 from sads.geometry.stacks import set_up_threads
 from sads.partial import Partial
@@ -85,6 +85,8 @@ def estimate_geometry(
     batch_size: int | None = None,
     first_network: int = 0,
     device: str | torch.device = "cpu",
+    dtype: torch.dtype = torch.float32,
+    streaming: bool | None = None,
     checkpoint: str | os.PathLike[str] | None = None,
     checkpoint_seconds: float | None = None,
     progress: Progress | None = None,
@@ -115,6 +117,9 @@ def estimate_geometry(
             `"default"` for models of `diffusers`, else `"error"`.
         batch_size: networks evaluated at once; chosen by their size if not given.
         first_network: number of the first network, for estimating shards to be merged.
+        dtype: in which networks are evaluated; their moments are summed up in float64.
+        streaming: draw the weights of each layer just before it runs, so that no network exists
+            as a whole. Large networks are if it is not given; the numbers are the same.
         checkpoint: file in which the moments so far are kept while networks are drawn. The same
             call continues from it, after `kill -9` too, to the same numbers bit for bit. It is
             left there at the end: remove it when the geometry is saved.
@@ -140,12 +145,16 @@ def estimate_geometry(
         plan = make_plan(
             family,
             as_probe("zero" if probe is None else probe),
-            seed=seed,
-            estimator=estimator,
-            readout_path=readout,
-            zero_readout=zero_readout,
-            device=usable_device(device),
-            stage=stage,
+            Request(
+                seed=seed,
+                estimator=estimator,
+                readout=readout,
+                zero_readout=zero_readout,
+                device=usable_device(device),
+                dtype=dtype,
+                streaming=streaming,
+            ),
+            stage,
         )
         known = replace(
             plan.provenance, tolerance=tolerance, notes=(*plan.provenance.notes, *notes)

@@ -10,6 +10,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -24,6 +25,7 @@ from sads.geometry.lift import Lift
 from sads.geometry.memory import BATCHES, Forecast, forecast
 from sads.geometry.readout import Readout, capture_input
 from sads.geometry.stacks import PARAMETER_BYTES, Stack
+from sads.geometry.streaming import NetworkStream, Streamed, StreamedNetwork, StreamedStack
 from sads.probes import Probe, draw_input
 from sads.seeds import numpy_stream
 
@@ -32,6 +34,8 @@ GRAM_BYTES = 16 << 20  # of one Gram matrix in float32; larger ones are many byt
 ACTIVATION_BYTES = 512 << 20  # of all networks of a stack
 GOLDEN = (math.sqrt(5) - 1) / 2
 
+Networks = Initialiser | Streamed  # that are drawn in stacks, or layer by layer
+Drawn = dict[str, Tensor] | list[NetworkStream]  # parameters, each (n, ...), or where they are
 BatchGram = tuple[int, int, Tensor]  # batch, count of networks, sum of their Gram matrices
 
 
@@ -42,7 +46,7 @@ class Draws:
     numbers: list[int]
     levels: Tensor  # (n,)
     x: Tensor  # (n, *shape)
-    parameters: dict[str, Tensor]  # each (n, ...); empty where networks are built one by one
+    parameters: "Drawn"  # empty where networks are built one by one
 
 
 class Estimator(ABC):
@@ -149,7 +153,7 @@ class Estimator(ABC):
         """What a reader of the result should know about how it was made."""
         return []
 
-    def _parameters(self, streams: list[np.random.Generator]) -> dict[str, Tensor]:
+    def _parameters(self, streams: list[np.random.Generator]) -> Drawn:
         return {}
 
     def _level(self, number: int) -> int:
@@ -160,8 +164,16 @@ class Estimator(ABC):
         return min(index, len(self._cumulative) - 1)
 
 
+def _stack_of(
+    networks: Networks, layer_path: str | None, device: torch.device, dtype: torch.dtype
+) -> Stack | StreamedStack:
+    if isinstance(networks, Streamed):
+        return StreamedStack(networks, layer_path, device, dtype)
+    return Stack(networks.module, layer_path, device, dtype)
+
+
 class _Stacked(Estimator):
-    """Networks drawn and evaluated in stacks."""
+    """Networks drawn and evaluated in stacks, or one after the other and layer by layer."""
 
     def __init__(
         self,
@@ -169,15 +181,15 @@ class _Stacked(Estimator):
         probe: Probe,
         seed: int,
         level_law: Tensor,
-        initialiser: Initialiser,
-        stack: Stack,
+        initialiser: Networks,
+        stack: Stack | StreamedStack,
     ):
         super().__init__(family, probe, seed, level_law)
         self.initialiser, self.stack = initialiser, stack
         self.default_size = stack.default_size
         self.network_bytes = stack.network_bytes
         # A large network fills the machine by itself, and its memory twice would be too much.
-        small = stack.network_bytes <= PARAMETER_BYTES
+        small = isinstance(stack, Stack) and stack.network_bytes <= PARAMETER_BYTES
         self.concurrent = initialiser.reason is None and stack.device.type == "cpu" and small
 
     def notes(self) -> list[str]:
@@ -187,13 +199,14 @@ class _Stacked(Estimator):
         }
         return [f"{what}: {why}" for what, why in reasons.items() if why]
 
-    def _parameters(self, streams: list[np.random.Generator]) -> dict[str, Tensor]:
+    def _parameters(self, streams: list[np.random.Generator]) -> Drawn:
         return self.initialiser.draw(streams)
 
     def _evaluate(self, draws: Draws) -> Tensor:
         schedule = self.family.schedule
         x = schedule.network_input(draws.x, draws.levels, self.family.prediction)
-        return self.stack.evaluate(draws.parameters, x, schedule.network_time(draws.levels))
+        evaluate: Callable[[Any, Tensor, Tensor], Tensor] = self.stack.evaluate
+        return evaluate(draws.parameters, x, schedule.network_time(draws.levels))
 
 
 class Integrated(_Stacked):
@@ -203,19 +216,21 @@ class Integrated(_Stacked):
     """
 
     name = "integrated"
+    varies = False  # are features known to differ between networks?
 
     def __init__(
         self,
         family: ScoreFamily,
         probe: Probe,
         seed: int,
-        initialiser: Initialiser,
+        initialiser: Networks,
         readout: Readout,
         symmetries: Mapping[str, Tensor],
         device: torch.device,
+        dtype: torch.dtype = torch.float32,
     ):
         a, b = family.schedule.score_coefficients(family.prediction)
-        stack = Stack(initialiser.module, readout.path, device)
+        stack = _stack_of(initialiser, readout.path, device, dtype)
         super().__init__(family, probe, seed, b**2, initialiser, stack)
         self.readout, self.symmetries = readout, symmetries
         self.weight = float((b**2).mean())
@@ -237,14 +252,17 @@ class Integrated(_Stacked):
     def exact_gram(self, stage: Callable[[str], None]) -> Tensor | None:
         """Features that agree among 16 networks, at the first and the last level too, are fixed.
 
-        That must hold in double precision too, between two networks at the two ends. Networks
-        are held in memory as many at a time as in the estimate, and the first that differs from
-        number 0 ends the search.
+        Of large networks four are enough: each has millions of random numbers of its own. That
+        must hold in double precision too, between two networks at the two ends. Networks are held
+        in memory as many at a time as in the estimate, and the first that differs from number 0
+        ends the search.
         """
-        ends = self._common_inputs(stage)
+        ends = None if self.varies else self._common_inputs(stage)
         if ends is None:
+            self.varies = True
             return None
-        self.initialiser.release_memory()  # double precision needs it
+        if isinstance(self.initialiser, Initialiser):
+            self.initialiser.release_memory()  # double precision needs it
         grams = []
         for seed, (x, level) in enumerate(ends):
             features = self._features_in_double(seed, x, level)
@@ -259,14 +277,15 @@ class Integrated(_Stacked):
         reference: Tensor | None = None
         ends = []
         size = self.stack_size()
-        for start in range(0, NUM_BATCHES, size):
-            numbers = list(range(NUM_BATCHES))[start : start + size]
-            stage(f"checking whether anything is random: {start + len(numbers)} of {NUM_BATCHES}")
+        count = 4 if isinstance(self.initialiser, Streamed) else NUM_BATCHES
+        for start in range(0, count, size):
+            numbers = list(range(count))[start : start + size]
+            stage(f"checking whether anything is random: {start + len(numbers)} of {count}")
             draws = self.draw(numbers)
             if draws.numbers[0] == 0:
                 draws.levels[0] = 0
                 ends.append((draws.x[:1], draws.levels[:1]))
-            if draws.numbers[-1] == NUM_BATCHES - 1:
+            if draws.numbers[-1] == count - 1:
                 draws.levels[-1] = self.family.schedule.num_levels - 1
                 ends.append((draws.x[-1:], draws.levels[-1:]))
             rows = self.rows(draws)
@@ -277,11 +296,15 @@ class Integrated(_Stacked):
 
     def _features_in_double(self, seed: int, x: Tensor, level: Tensor) -> Tensor | None:
         """What enters the output layer of one network; None if it cannot be had in double."""
-        network = self.initialiser.build(seed).double()
-        layer = network.get_submodule(self.readout.path)
         time = self.family.schedule.network_time(level).double()
         x = self.family.schedule.network_input(x.double(), level, self.family.prediction)
         try:
+            if isinstance(self.initialiser, Streamed):
+                streamed = StreamedNetwork(self.initialiser, torch.device("cpu"), torch.float64)
+                (stream,) = self.initialiser.draw([numpy_stream(self.seed, 3, seed)])
+                return self.readout.rows(streamed(stream, x, time, self.readout.path)[None])[0]
+            network = self.initialiser.build(seed).double()
+            layer = network.get_submodule(self.readout.path)
             with torch.no_grad():
                 h = capture_input(network, layer, x, time)
         except RuntimeError:  # a network that casts to single precision inside
@@ -303,16 +326,16 @@ class OuterProduct(_Stacked):
         family: ScoreFamily,
         probe: Probe,
         seed: int,
-        initialiser: Initialiser,
+        initialiser: Networks,
         device: torch.device,
+        dtype: torch.dtype = torch.float32,
     ):
         a, b = family.schedule.score_coefficients(family.prediction)
         moment = probe.second_moment(family.schedule, torch.ones_like(a))
         nothing = isinstance(moment, float) and moment == 0.0  # x is always 0
         law = b**2 if nothing else a**2 + b**2
-        super().__init__(
-            family, probe, seed, law, initialiser, Stack(initialiser.module, None, device)
-        )
+        stack = _stack_of(initialiser, None, device, dtype)
+        super().__init__(family, probe, seed, law, initialiser, stack)
         weights = (law.mean() / law).sqrt()
         self._a, self._b = (a * weights).float(), (b * weights).float()
         self.lift = Lift.trivial(family.dimension)

@@ -8,6 +8,7 @@ its image under `g` is then free of bias and lowers its variance. The identity i
 networks; nothing is assumed from their type.
 """
 
+import math
 from collections.abc import Mapping
 
 import torch
@@ -24,12 +25,16 @@ ANY_CONVOLUTION = tuple(CONVOLUTIONS.values())
 def find_symmetries(family: ScoreFamily, initialiser: Initialiser) -> dict[str, Tensor]:
     """The symmetries of a family's law, by name, each a permutation of spatial positions."""
     size = family.shape[1:]
-    found = {}
-    for name, move in _candidates(size).items():
-        if all(_is_symmetric(family, initialiser, move, seed) for seed in (0, 1)):
-            positions = torch.arange(family.dimension // family.shape[0]).reshape(size)
-            found[name] = move(positions, 0).flatten()
-    return found
+    return {
+        name: positions_after(move, size)
+        for name, move in candidates(size).items()
+        if all(_is_symmetric(family, initialiser, move, seed) for seed in (0, 1))
+    }
+
+
+def positions_after(move: "Move", size: tuple[int, ...]) -> Tensor:
+    """The permutation of spatial positions that a move is."""
+    return move(torch.arange(math.prod(size)).reshape(size), 0).flatten()
 
 
 def average(factor: Tensor, symmetries: Mapping[str, Tensor]) -> Tensor:
@@ -53,7 +58,8 @@ def generate_group(generators: list[Tensor]) -> list[Tensor]:
     return group
 
 
-def _candidates(size: tuple[int, ...]) -> dict[str, "Move"]:
+def candidates(size: tuple[int, ...]) -> dict[str, "Move"]:
+    """What may be a symmetry of images of this size."""
     moves: dict[str, Move] = {}
     for axis in range(len(size)):
         moves[f"flip of axis {axis}"] = Move(axis, None)

@@ -5,13 +5,17 @@ them, whether their output layer can be integrated out, which symmetries their l
 found, and why something faster was not possible, becomes part of the provenance.
 """
 
-from collections.abc import Callable
-from dataclasses import dataclass
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.module import register_module_parameter_registration_hook
+from torch.nn.parameter import is_lazy
 
-from sads.environment import versions
+from sads.environment import check_memory, gigabytes, versions
 from sads.errors import (
     InvalidArgumentError,
     NetworkError,
@@ -23,17 +27,20 @@ from sads.errors import (
 from sads.families import ScoreFamily
 from sads.geometry import readouts  # noqa: F401  # the kinds of output layers that we know
 from sads.geometry.drawing import Initialiser
-from sads.geometry.estimators import Estimator, Integrated, MonteCarlo, OuterProduct
+from sads.geometry.estimators import Estimator, Integrated, MonteCarlo, Networks, OuterProduct
+from sads.geometry.inspection import Inspector
 from sads.geometry.invariance import find_symmetries
-from sads.geometry.memory import least, peak_activations
+from sads.geometry.memory import BASE, least, peak_activations
 from sads.geometry.readout import NoReadout, Readout, find_readout, with_default_readout
 from sads.geometry.recording import named_tensors
 from sads.geometry.result import Provenance
 from sads.geometry.stacks import set_up_threads
+from sads.geometry.streaming import STREAM_BYTES, CannotStreamError, Streamed
 from sads.probes import Probe, draw_input
 from sads.seeds import numpy_stream
 
 Stage = Callable[[str], None]  # told what set-up is doing
+WHOLE_COPIES = 3  # of a network that is built whole, in set-up
 
 
 @dataclass(frozen=True)
@@ -44,82 +51,102 @@ class Plan:
     provenance: Provenance
 
 
-def make_plan(
-    family: ScoreFamily,
-    probe: Probe,
-    *,
-    seed: int,
-    estimator: str,
-    readout_path: str | None,
-    zero_readout: str,
-    device: torch.device,
-    stage: Stage,
-) -> Plan:
+@dataclass(frozen=True)
+class Request:
+    """What was asked for: the arguments of `estimate_geometry` that choose the way."""
+
+    seed: int = 0
+    estimator: str = "auto"
+    readout: str | None = None
+    zero_readout: str = "error"
+    device: torch.device = field(default_factory=lambda: torch.device("cpu"))
+    dtype: torch.dtype = torch.float32
+    streaming: bool | None = None
+
+
+def make_plan(family: ScoreFamily, probe: Probe, request: Request, stage: Stage) -> Plan:
     """The fastest way to estimate the geometry of this family; see `estimate_geometry`."""
     stage("recording the constructor")
+    notes: tuple[str, ...] = ()
+    streamed, why_not = _streamed(family, request)
+    if streamed is not None:
+        try:
+            return _choose(family, probe, streamed, request, stage)
+        except CannotStreamError as error:
+            why_not = str(error)
+    if why_not is not None:
+        notes = (f"networks are not drawn layer by layer: {why_not}",)
+    with _watching_memory(family, why_not):
+        initialiser = _initialiser(family)
+    with set_up_threads(sum(tensor.nbytes for _, tensor in named_tensors(initialiser.module))):
+        return _choose(family, probe, initialiser, request, stage, notes)
+
+
+def _streamed(family: ScoreFamily, request: Request) -> tuple[Streamed | None, str | None]:
+    """The networks without their numbers, if they are to be drawn layer by layer, or why not.
+
+    Neither if nobody asked and they are small.
+    """
+    if request.streaming is False or request.estimator == "monte-carlo":
+        return None, None
     try:
-        initialiser = Initialiser(family.build)
+        streamed = Streamed(family.build)
+    except (SadsError, RuntimeError, NotImplementedError) as error:
+        # It will fail again when it is built with its numbers, or it needs them.
+        why = f"its constructor needs numbers ({describe_failure(error)})"
+        return None, why if request.streaming else None
+    if not request.streaming and streamed.parameter_bytes <= STREAM_BYTES:
+        return None, None
+    return (streamed, None) if streamed.reason is None else (None, streamed.reason)
+
+
+def _initialiser(family: ScoreFamily) -> Initialiser:
+    try:
+        return Initialiser(family.build)
     except NotImplementedError as error:
         raise NetworkError(
             f"the networks of {family.name} cannot be compared ({describe_failure(error)}); are "
             "they on the device 'meta', which holds no numbers? Build them on the CPU"
         ) from error
-    with set_up_threads(sum(tensor.nbytes for _, tensor in named_tensors(initialiser.module))):
-        return _choose(
-            family,
-            probe,
-            initialiser,
-            seed=seed,
-            estimator=estimator,
-            readout_path=readout_path,
-            zero_readout=zero_readout,
-            device=device,
-            stage=stage,
-        )
 
 
 def _choose(
     family: ScoreFamily,
     probe: Probe,
-    initialiser: Initialiser,
-    *,
-    seed: int,
-    estimator: str,
-    readout_path: str | None,
-    zero_readout: str,
-    device: torch.device,
+    networks: Networks,
+    request: Request,
     stage: Stage,
+    notes: tuple[str, ...] = (),
 ) -> Plan:
-    _check_network(family, initialiser.module)
-    notes = []
+    said = list(notes)
     stage("looking for the output layer")
     try:
-        found = find_readout(family, initialiser, readout_path)
+        found = _find_readout(family, networks, request.readout)
     except ZeroReadoutError as error:
-        if zero_readout != "default" or error.layer_path is None:
+        if request.zero_readout != "default" or error.layer_path is None:
             raise
         family = with_default_readout(family, error.layer_path)
-        initialiser = Initialiser(family.build)
-        found = find_readout(family, initialiser, error.layer_path)
-        notes.append(
+        networks = type(networks)(family.build)
+        found = _find_readout(family, networks, error.layer_path)
+        said.append(
             f"the output layer {error.layer_path} starts at zero: it is drawn by the default "
             "initialisation of its type, as in the paper"
         )
 
-    x = torch.randn(1, *family.shape, generator=torch.Generator().manual_seed(0))
-    t = family.schedule.network_time(torch.tensor([family.schedule.num_levels // 2]))
-    response, activations = _response(initialiser.module, family, probe, x, t)
-    stage("checking that parameters hold all randomness")
-    if not initialiser.holds_all_randomness(x, t):
+    seen = _look(family, probe, networks, request.device, stage)
+    estimator = request.estimator
+    if not seen.holds_all_randomness:
+        if isinstance(networks, Streamed):
+            raise CannotStreamError("they are random beyond their parameters")
         estimator = "monte-carlo"
-        notes.append("networks are built one by one: they are random beyond their parameters")
-    if any(isinstance(m, nn.modules.batchnorm._BatchNorm) for m in initialiser.module.modules()):
-        notes.append(
+        said.append("networks are built one by one: they are random beyond their parameters")
+    if any(isinstance(m, nn.modules.batchnorm._BatchNorm) for m in networks.module.modules()):
+        said.append(
             "the network has batch normalisation, which does nothing before training: in eval() "
             "it divides by its running variance, 1 at birth; training normalises by the batch"
         )
-    if initialiser.is_constant:
-        notes.append("the factory gives every network the same weights")
+    if networks.is_constant:
+        said.append("the factory gives every network the same weights")
     found = _usable(found, family, probe)
     symmetries: dict[str, Tensor] = {}
     readout = None
@@ -129,37 +156,121 @@ def _choose(
         way = "or have the output layer integrated out: "
         way += found.reason if isinstance(found, NoReadout) else "it is possible for this network"
         least(family.dimension).check(f"choose a smaller shape, {way}")
+    device, dtype = request.device, request.dtype
     if estimator == "monte-carlo":
-        chosen = MonteCarlo(family, probe, seed, device)
+        chosen = MonteCarlo(family, probe, request.seed, device)
     elif integrated and not isinstance(found, NoReadout):
         if probe.isotropic and found.spatial and found.lift.is_ordered:
             stage("checking symmetries")
-            symmetries = find_symmetries(family, initialiser)
-        chosen = Integrated(family, probe, seed, initialiser, found, symmetries, device)
+            symmetries = seen.find_symmetries()
+        chosen = Integrated(family, probe, request.seed, networks, found, symmetries, device, dtype)
         readout = found.path
     else:
-        chosen = OuterProduct(family, probe, seed, initialiser, device)
+        chosen = OuterProduct(family, probe, request.seed, networks, device, dtype)
         if isinstance(found, NoReadout):
-            if readout_path is not None:
+            if request.readout is not None:
                 raise InvalidArgumentError(
-                    f"{readout_path} cannot be integrated out: {found.reason}; "
+                    f"{request.readout} cannot be integrated out: {found.reason}; "
                     "leave the readout to be found, or choose another"
                 )
-            notes.append(f"the output layer is not integrated out: {found.reason}")
-    chosen.activation_bytes = activations
+            said.append(f"the output layer is not integrated out: {found.reason}")
+    chosen.activation_bytes = seen.activation_bytes
     provenance = Provenance(
         family=family.describe(),
         estimator=chosen.name,
-        fingerprint=initialiser.fingerprint(),
+        fingerprint=networks.fingerprint(),
         probe=dict(probe.describe()),
         readout=readout,
-        response=response,
-        zero_readout=zero_readout,
+        response=seen.response,
+        zero_readout=request.zero_readout,
         symmetries=tuple(sorted(symmetries)),
-        notes=tuple(notes),
+        notes=tuple(said),
         versions=versions(),
     )
     return Plan(chosen, provenance)
+
+
+def _find_readout(family: ScoreFamily, networks: Networks, path: str | None) -> Readout | NoReadout:
+    if isinstance(networks, Initialiser):
+        _check_network(family, networks.module)
+        return find_readout(family, networks, path)
+    try:
+        with networks.without_numbers() as shapes:
+            _check_network(family, shapes.module)
+            return find_readout(family, shapes, path)
+    except (RuntimeError, NotImplementedError) as error:
+        raise CannotStreamError(
+            f"it cannot be followed without numbers ({describe_failure(error)})"
+        ) from error
+
+
+@dataclass(frozen=True)
+class _Seen:
+    """What evaluations of some networks show."""
+
+    response: tuple[float, ...]  # by which geometries of other networks or probes are told apart
+    activation_bytes: int  # that one evaluation holds at the same time
+    holds_all_randomness: bool
+    find_symmetries: Callable[[], dict[str, Tensor]]
+
+
+def _look(
+    family: ScoreFamily, probe: Probe, networks: Networks, device: torch.device, stage: Stage
+) -> _Seen:
+    x = torch.randn(1, *family.shape, generator=torch.Generator().manual_seed(0))
+    t = family.schedule.network_time(torch.tensor([family.schedule.num_levels // 2]))
+    if isinstance(networks, Streamed):
+        inspector = Inspector(family, networks, device)
+        stage("evaluating a first network")
+        first = inspector.look(x, t)
+        _check_output(family, first.output, "for random x")
+        stage("checking that parameters hold all randomness")
+        return _Seen(
+            _response(first.output, family, probe),
+            first.activation_bytes,
+            inspector.holds_all_randomness(first),
+            lambda: inspector.symmetries(first),
+        )
+    with torch.random.fork_rng(devices=[]), torch.no_grad():
+        output, activations = peak_activations(lambda: networks.module(x, t))
+    stage("checking that parameters hold all randomness")
+    return _Seen(
+        _response(output, family, probe),
+        activations,
+        networks.holds_all_randomness(x, t),
+        lambda: find_symmetries(family, networks),
+    )
+
+
+@contextmanager
+def _watching_memory(family: ScoreFamily, why_not: str | None) -> Iterator[None]:
+    """Refuse networks that this machine cannot hold as soon as their constructor has said so.
+
+    It is told when modules get their parameters, which take memory only when they are filled.
+    """
+    total = 0
+    building_thread = threading.get_ident()
+
+    def count(_module: nn.Module, _name: str, parameter: nn.Parameter) -> None:
+        nonlocal total
+        if threading.get_ident() != building_thread:
+            return
+        total += 0 if is_lazy(parameter) else parameter.nbytes
+        if total > STREAM_BYTES:
+            needed = BASE + WHOLE_COPIES * total
+            reason = f", as they cannot be drawn layer by layer ({why_not})" if why_not else ""
+            check_memory(
+                needed,
+                f"networks of {family.name} are held whole{reason} and need at least "
+                f"{gigabytes(needed)}",
+                "choose a smaller network",
+            )
+
+    handle = register_module_parameter_registration_hook(count)
+    try:
+        yield
+    finally:
+        handle.remove()
 
 
 def _usable(found: Readout | NoReadout, family: ScoreFamily, probe: Probe) -> Readout | NoReadout:
@@ -172,18 +283,9 @@ def _usable(found: Readout | NoReadout, family: ScoreFamily, probe: Probe) -> Re
     return found
 
 
-def _response(
-    network: nn.Module, family: ScoreFamily, probe: Probe, x: Tensor, t: Tensor
-) -> tuple[tuple[float, ...], int]:
-    """A few numbers by which geometries of different networks or probes are told apart.
-
-    With them how many bytes the evaluation of a network holds at the same time.
-    """
+def _response(output: Tensor, family: ScoreFamily, probe: Probe) -> tuple[float, ...]:
     probed = draw_input(probe, family.shape, 0, family.schedule, numpy_stream(0))
-    with torch.random.fork_rng(devices=[]), torch.no_grad():
-        output, activations = peak_activations(lambda: network(x, t))
-    numbers = [float(v) for z in (output, probed) for v in (z.norm(), z.mean(), z.flatten()[0])]
-    return tuple(numbers), activations
+    return tuple(float(v) for z in (output, probed) for v in (z.norm(), z.mean(), z.flatten()[0]))
 
 
 def _check_network(family: ScoreFamily, network: nn.Module) -> None:
@@ -201,9 +303,12 @@ def _check_network(family: ScoreFamily, network: nn.Module) -> None:
                 f"the network cannot be evaluated as net(x, t) with x of shape {tuple(x.shape)} "
                 f"and t = {time.tolist()}: {describe_failure(error)}"
             ) from error
-        family.check_output(output, 1)
-        if not output.isfinite().all():
-            raise NonFiniteError(
-                f"the network returns NaN or infinity for x = 0 at level {level}; "
-                "check its initialisation"
-            )
+        _check_output(family, output, f"for x = 0 at level {level}")
+
+
+def _check_output(family: ScoreFamily, output: Tensor, where: str) -> None:
+    family.check_output(output, 1)
+    if not output.is_meta and not output.isfinite().all():
+        raise NonFiniteError(
+            f"the network returns NaN or infinity {where}; check its initialisation"
+        )

@@ -20,6 +20,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.nn.modules.module import register_module_parameter_registration_hook
+from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 
 from sads.errors import NetworkError
@@ -55,6 +56,7 @@ UNWRITTEN = (  # memory that is reserved, or looked at in another way
     aten.detach.default,
 )
 TRUNCATED_FUNCTION = "_no_grad_trunc_normal_"  # what nn.init.trunc_normal_ calls
+DEVICE, IS_META = (getattr(Tensor, name).__get__ for name in ("device", "is_meta"))
 _RECORDING = threading.RLock()
 
 
@@ -140,7 +142,8 @@ def _record_shapes(build: Callable[[], nn.Module]) -> ShapesRecording:
             return build()
 
     def unwatched() -> nn.Module:
-        with _Recorder() as other, _parameters_on_meta(other):
+        second = _Recorder()
+        with second, second.truncated_normals(), _parameters_on_meta(second):
             return build()
 
     module = build_network(watched, 0)
@@ -187,22 +190,35 @@ def _parameters_on_meta(recorder: "_Recorder") -> Iterator[None]:
     def without_memory(
         _module: nn.Module, _name: str, parameter: nn.Parameter
     ) -> nn.Parameter | None:
-        if (
-            threading.get_ident() != building_thread
-            or type(parameter) is not nn.Parameter
-            or parameter.is_meta
-            or recorder.has_written(parameter)
-        ):
+        if threading.get_ident() != building_thread or type(parameter) is not nn.Parameter:
             return None
         with _disable_current_modes():
+            if _on_meta(parameter) or recorder.has_written(parameter):
+                return None
             empty = torch.empty_like(parameter, device="meta")
-        return nn.Parameter(empty, requires_grad=parameter.requires_grad)
+            return nn.Parameter(empty, requires_grad=parameter.requires_grad)
 
-    handle = register_module_parameter_registration_hook(without_memory)
+    handle = register_module_parameter_registration_hook(without_memory)  # type: ignore[arg-type]
     try:
-        yield
+        with _AsIfReal():
+            yield
     finally:
         handle.remove()
+
+
+class _AsIfReal(TorchFunctionMode):
+    """Tensors on `meta` say that they are on the CPU.
+
+    Else some ways of initialising them do nothing, as they know that nobody will see it.
+    """
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        result = func(*args, **(kwargs or {}))
+        if func == IS_META:
+            return False
+        return torch.device("cpu") if func == DEVICE and result.type == "meta" else result
 
 
 def _constant(shape: tuple[int, ...], steps: tuple[Step, ...], dtype: torch.dtype) -> Tensor:
@@ -309,8 +325,9 @@ class _Recorder(TorchDispatchMode):
         def logged(tensor: Tensor, *args: Any, generator: torch.Generator | None = None) -> Tensor:
             if threading.get_ident() != recording_thread:
                 return original(tensor, *args, generator=generator)
-            with _disable_current_modes():
-                original(tensor, *args, generator=generator)
+            if not _on_meta(tensor):
+                with _disable_current_modes():
+                    original(tensor, *args, generator=generator)
             if generator is None:
                 self._log(tensor, TRUNCATED, args)
             else:
@@ -344,7 +361,7 @@ class _Recorder(TorchDispatchMode):
             op, args, tuple(target.shape), tuple(target.stride()), int(target.storage_offset())
         )
         numel = target.untyped_storage().nbytes() // target.itemsize
-        self.events.append(_Event(_storage(target), numel, step, source, target.is_meta))
+        self.events.append(_Event(_storage(target), numel, step, source, _on_meta(target)))
 
 
 # Set here and not in the class body, where torch would wrap it and import its compiler: 2 seconds.
@@ -353,6 +370,11 @@ _Recorder.__torch_dispatch__ = _Recorder.record  # type: ignore[method-assign,as
 
 def _storage(tensor: Tensor) -> int:
     return tensor.untyped_storage()._cdata  # on `meta` all addresses of data are 0
+
+
+def _on_meta(tensor: Tensor) -> bool:
+    """Has a tensor no numbers, whatever it says itself?"""
+    return tensor.untyped_storage().device.type == "meta"
 
 
 def _same_layout(source: Tensor, target: Tensor) -> bool:

@@ -33,9 +33,17 @@ class Stack:
     data-dependent control flow, for instance) is evaluated one network after the other.
     """
 
-    def __init__(self, network: nn.Module, layer_path: str | None, device: torch.device):
+    def __init__(
+        self,
+        network: nn.Module,
+        layer_path: str | None,
+        device: torch.device,
+        dtype: torch.dtype = torch.float32,
+    ):
         self.layer_path = layer_path
-        self.device = device
+        self.device, self.dtype = device, dtype
+        if dtype != torch.float32:
+            network = copy.deepcopy(network).to(dtype)
         self._network = network.to(device)
         self._thread = threading.local()  # calls put parameters into a module: one per thread
         self.reason: str | None = None  # why networks are not evaluated together
@@ -61,19 +69,23 @@ class Stack:
 
     def evaluate(self, parameters: dict[str, Tensor], x: Tensor, t: Tensor) -> Tensor:
         """(n, ...) from parameters (n, ...), x (n, *shape) and t (n,)."""
-        parameters = {k: v.to(self.device) for k, v in parameters.items()}
-        x, t = x.to(self.device), t.to(self.device)
+        parameters = {k: self._placed(v) for k, v in parameters.items()}
+        x, t = self._placed(x), t.to(self.device)
         with torch.no_grad():
             if self.reason is None:
                 try:
-                    return self._together(parameters, x, t).cpu()
+                    return self._together(parameters, x, t).float().cpu()
                 except (RuntimeError, NotImplementedError, ValueError) as error:
                     self.reason = str(error).splitlines()[0]
             one_by_one = [
                 self._evaluate_one({k: v[i] for k, v in parameters.items()}, x[i], t[i])
                 for i in range(len(x))
             ]
-            return torch.stack(one_by_one).cpu()
+            return torch.stack(one_by_one).float().cpu()
+
+    def _placed(self, tensor: Tensor) -> Tensor:
+        dtype = self.dtype if tensor.is_floating_point() else tensor.dtype
+        return tensor.to(self.device, dtype)
 
     def _evaluate_one(self, parameters: dict[str, Tensor], x: Tensor, t: Tensor) -> Tensor:
         if self.layer_path is None:

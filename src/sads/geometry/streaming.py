@@ -25,6 +25,7 @@ from typing import Any
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.overrides import TorchFunctionMode
@@ -32,7 +33,13 @@ from torch.overrides import TorchFunctionMode
 from sads.geometry.drawing import ODD, Blueprint, scale_uniform
 from sads.geometry.laws import NORMAL, TRUNCATED, UNIFORM, Recipe, Step, truncated_normal
 from sads.geometry.readout import capture_input
-from sads.geometry.recording import Recording, named_tensors, record_shapes
+from sads.geometry.recording import (
+    DEVICE,
+    IS_META,
+    Recording,
+    named_tensors,
+    record_shapes,
+)
 from sads.seeds import numpy_stream
 
 STREAM_BYTES = 128 << 20  # of parameters; larger networks are drawn layer by layer
@@ -147,9 +154,7 @@ def _places(recipes: Mapping[str, Recipe]) -> _Places:
 class NetworkStream:
     """The numbers of one network: any parameter, at any time, as often as it is wanted."""
 
-    def __init__(
-        self, recipes: Mapping[str, Recipe], places: _Places, stream: np.random.Generator
-    ):
+    def __init__(self, recipes: Mapping[str, Recipe], places: _Places, stream: np.random.Generator):
         self.recipes, self._places, self._stream = recipes, places, stream
         self.moves: dict[str, Callable[[Tensor], Tensor]] = {}  # what is done to some parameters
         self._word = 0  # that the generator gives next, where uniform entries are drawn
@@ -262,14 +267,13 @@ def _sequential(stream: np.random.Generator, step: Step, view: Tensor | None) ->
         whole = view.view(-1)
     for start in range(0, count, 4 * WORDS):
         size = min(4 * WORDS, count - start)
-        if step.op == NORMAL:
-            numbers = stream.standard_normal(size, dtype=np.float32)
-        else:
-            numbers = stream.random(size)
-            if whole is not None:
-                numbers = truncated_normal(numbers, *step.args)
+        piece = (
+            stream.standard_normal(size, dtype=np.float32)
+            if step.op == NORMAL
+            else truncated_normal(stream.random(size), *step.args)
+        )
         if whole is not None:
-            whole[start : start + size] = torch.from_numpy(numbers)
+            whole[start : start + size] = torch.from_numpy(piece)
     if view is None or whole is None:
         return
     if whole.data_ptr() != view.data_ptr():
@@ -318,7 +322,7 @@ class StreamedNetwork:
     def numbers(self, stream: NetworkStream) -> Iterator[nn.Module]:
         """The module, which computes with these numbers while the block runs."""
         with _drawing_ahead(stream, self._order, self._memory) as supply:
-            substitution = _Substitution(self._names, supply, self.device)
+            substitution = _Substitution(self._names, supply, self.device, self.dtype)
             with substitution, sdpa_kernel(ATTENTION):
                 yield self.module
         self._memory.clear()
@@ -347,7 +351,8 @@ def _placed(module: nn.Module, device: torch.device, dtype: torch.dtype) -> nn.M
     if dtype != torch.float32:
         module = module.to(dtype)
     for part in module.modules():
-        for tensors in (part._parameters, part._buffers):
+        held: tuple[dict[str, Any], ...] = (part._parameters, part._buffers)
+        for tensors in held:
             for name, tensor in tensors.items():
                 if tensor is not None and not tensor.is_meta and tensor.device != device:
                     moved = tensor.detach().to(device)
@@ -417,7 +422,7 @@ class _Memory:
         if piece.untyped_storage()._cdata != self._ring.untyped_storage()._cdata:
             return
         with self._lock:
-            self._free.add(piece.storage_offset())
+            self._free.add(int(piece.storage_offset()))
             while self._taken and self._taken[0][0] in self._free:
                 self._free.remove(self._taken.popleft()[0])
 
@@ -560,10 +565,6 @@ _OF_THE_SHAPE = frozenset(
 }
 
 
-_DEVICE = Tensor.device.__get__  # type: ignore[attr-defined]
-_OF_THE_DEVICE = frozenset([_DEVICE, Tensor.is_meta.__get__])  # type: ignore[attr-defined]
-
-
 class _ShapesOnly(TorchFunctionMode):
     """What is given a tensor without numbers gives one without numbers."""
 
@@ -597,9 +598,16 @@ def _without_numbers(arg: Any) -> Any:
 class _Substitution(TorchFunctionMode):
     """Numbers in the place of parameters, for every function that is called with them."""
 
-    def __init__(self, names: Mapping[int, str], supply: _Supply, device: torch.device):
+    def __init__(
+        self,
+        names: Mapping[int, str],
+        supply: _Supply,
+        device: torch.device,
+        dtype: torch.dtype,
+    ):
         super().__init__()
-        self._names, self._supply, self._device = names, supply, device
+        self._names, self._supply = names, supply
+        self._device, self._dtype = device, dtype
 
     def __torch_function__(
         self,
@@ -611,12 +619,15 @@ class _Substitution(TorchFunctionMode):
         kwargs = kwargs or {}
         if func in _OF_THE_SHAPE:
             return func(*args, **kwargs)
-        if func in _OF_THE_DEVICE and id(args[0]) in self._names:
-            return self._device if func == _DEVICE else False
+        if func in (DEVICE, IS_META) and id(args[0]) in self._names:
+            return self._device if func == DEVICE else False
         taken: dict[str, Tensor] = {}
         args = [self._solid(arg, taken) for arg in args]
         kwargs = {key: self._solid(arg, taken) for key, arg in kwargs.items()}
-        result = func(*args, **kwargs)
+        if taken and self._dtype != torch.float32:  # conditioning may be given in float32
+            args = [_in_dtype(arg, self._dtype) for arg in args]
+            kwargs = {key: _in_dtype(arg, self._dtype) for key, arg in kwargs.items()}
+        result = (_group_norm if func is F.group_norm else func)(*args, **kwargs)
         for name, numbers in taken.items():
             if not any(_is_part(tensor, numbers) for tensor in _tensors(result)):
                 self._supply.done(name, numbers)
@@ -636,6 +647,28 @@ class _Substitution(TorchFunctionMode):
         elif type(arg) in (list, tuple):
             return type(arg)(self._solid(item, taken) for item in arg)
         return arg
+
+
+def _in_dtype(arg: Any, dtype: torch.dtype) -> Any:
+    is_number = isinstance(arg, Tensor) and arg.is_floating_point()
+    return arg.to(dtype) if is_number and arg.dtype != dtype else arg
+
+
+def _group_norm(
+    input: Tensor,
+    num_groups: int,
+    weight: Tensor | None = None,
+    bias: Tensor | None = None,
+    eps: float = 1e-5,
+) -> Tensor:
+    """PyTorch's, which subtracts the mean last: of constant maps it leaves rounding errors.
+
+    At `x = 0` the maps of an untrained U-Net are constant, and every further normalisation would
+    make these errors 300 times as large.
+    """
+    grouped = input.reshape(len(input), num_groups, -1)
+    centred = (grouped - grouped.mean(dim=2, keepdim=True)).view(input.shape)
+    return F.group_norm(centred, num_groups, weight, bias, eps)
 
 
 def _tensors(result: Any) -> Iterator[Tensor]:
