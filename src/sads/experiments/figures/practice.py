@@ -38,6 +38,7 @@ from sads.experiments.verdict import (
     sign_flip_test,
 )
 from sads.pipeline import Evaluation
+from sads.schedule import Schedule
 from sads.table1 import Column, Training
 from sads.tables import Row, column, format_value
 
@@ -211,6 +212,8 @@ def draw(context: Context) -> Outcome:
         table += [*nothing, *rows]
         claims += judge_practices(name, done)
         pictures[name] = plot_ways(name, rows, nothing)
+        if any(record.last.denoising for record in done.values()):
+            pictures[f"{name}-levels"] = plot_levels(name, done)
         shown = {key: record for key, record in done.items() if is_shown(*key)}
         if shown:
             samples = {key[:2]: context.store.samples(record) for key, record in shown.items()}
@@ -460,6 +463,46 @@ def plot_ways(name: str, rows: Sequence[Way], nothing: Sequence[Way]) -> "Pictur
         seeds = sorted({row.seeds or 0 for row in rows})
         count = f"{seeds[0]} to {seeds[-1]}" if len(seeds) > 1 else f"{seeds[0]}"
         picture.suptitle(f"{name}, {count} seed{'s' * (seeds[-1] > 1)}{failed}", fontsize=9.5)
+    return picture
+
+
+def plot_levels(name: str, done: Done) -> "Picture":
+    """The held-out loss by noise level: by rotation in the paper's way, and by practice without.
+
+    At noisy levels a sampler divides the error of a noise prediction by `sqrt(abar)`: dashed is the
+    error of the `x_0` that it implies.
+    """
+    from sads.plots import style
+
+    rotations = {kind: (PAPER, kind) for kind in COLOURS}
+    trainings = {"noise": PAPER, "v": V, "$x_0$": X0, "noise, Gaussian skip": SKIP}
+    predictions = {f"predicts {label}": (way, "identity") for label, way in trainings.items()}
+    schedule = Schedule()
+    with style.styled():
+        picture, axes = style.subplots(1, 2, figsize=(9.4, 3.6), sharey=True)
+        for place, pairs in zip(axes, (rotations, predictions), strict=True):
+            colors = (style.INK, style.GREEN, style.RED, style.BLUE)
+            for color, (label, pair) in zip(colors, pairs.items(), strict=True):
+                wrong = [
+                    record.last.denoising
+                    for (practice, kind, _), record in done.items()
+                    if (practice, kind) == pair and record.last.denoising is not None
+                ]
+                if not wrong:
+                    continue
+                levels = list(wrong[0].levels)
+                losses = np.mean([found.level_losses for found in wrong], axis=0)
+                clean = losses * (1 / schedule.abar[levels] - 1).numpy()
+                text = {"identity": "no rotation"}.get(label, label)
+                place.plot(levels, losses, color=color, label=f"{text} ({len(wrong)})")
+                place.plot(levels, clean, color=color, lw=0.9, ls="--")
+            place.plot([], [], color=style.GREY, ls="--", label="as an error of $x_0$")
+            place.set(yscale="log", xlabel="noise level")
+            place.legend(frameon=False, fontsize=7.5)
+        axes[0].set_ylabel("squared error, a coordinate")
+        axes[0].set_title("noise prediction, by rotation (number of models)", fontsize=9)
+        axes[1].set_title("no rotation, by prediction", fontsize=9)
+        picture.suptitle(f"{name}: held-out denoising error by noise level", fontsize=9.5)
     return picture
 
 
