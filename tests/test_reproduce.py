@@ -414,6 +414,12 @@ class TestPractice:
         assert len(brief) == 3
         assert {cell.hash for cell in brief} <= {cell.hash for cell in cells.values()}
 
+    def test_what_is_not_finished_is_left_out_if_asked(self, reproduce, tmp_path):
+        result = reproduce("practice", "--finished", "--only", "digits", "--out", str(tmp_path))
+        assert result.status == 0, result.err
+        assert "digits: no cell is finished" in result.out
+        assert not list((tmp_path / "store" / "weights").iterdir())
+
     def test_a_small_run(self, reproduce, tmp_path):
         result = reproduce(
             *("practice", "--only", "digits-brief", "--workers", "1", "--out", str(tmp_path))

@@ -50,7 +50,7 @@ VERDICT_STYLES = {"supported": "green", "contradicted": "red", "inconclusive": "
 @app.command(epilog=EXAMPLES, rich_help_panel="The paper")
 def reproduce(
     figures: Annotated[
-        list[str], typer.Argument(help="fig1 ... fig9, or all.", metavar="FIGURE...")
+        list[str], typer.Argument(help="fig1 ... fig9, practice, ... or all.", metavar="FIGURE...")
     ],
     scale: Annotated[
         str, typer.Option(help="smoke (minutes), laptop (hours) or paper (Table 1 exactly).")
@@ -73,6 +73,9 @@ def reproduce(
     ] = None,
     cpus: Annotated[float, typer.Option(help="CPUs of a cell on Ray.")] = 1.0,
     gpus: Annotated[float, typer.Option(help="GPUs of a cell on Ray.")] = 0.0,
+    finished: Annotated[
+        bool, typer.Option("--finished", help="Draw what is finished; train nothing.")
+    ] = False,
     out: Annotated[
         str | None,
         typer.Option(help="Folder of pictures and store, or fsspec URL of a store alone."),
@@ -106,6 +109,7 @@ def reproduce(
         num_workers=workers,
         cluster=None if ray is None else RayCluster(ray, cpus, gpus),
         out=out,
+        compute=not finished,
     )
     if report:
         check_ours(request.folder / REPORT)  # before anything is computed

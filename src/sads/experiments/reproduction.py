@@ -36,6 +36,7 @@ class Request:
         num_workers: local processes, one thread each; one a core if not given.
         cluster: compute on Ray instead.
         out: a folder of pictures and store, or the fsspec URL of a store alone.
+        compute: whether cells that are missing are computed, or left out of the figures.
     """
 
     figures: tuple[Figure, ...]
@@ -46,6 +47,7 @@ class Request:
     num_workers: int | None = None
     cluster: RayCluster | None = None
     out: str | None = None
+    compute: bool = True
 
     def __post_init__(self) -> None:
         check_scale(self.scale)
@@ -122,7 +124,7 @@ def make_figures(
             cells = figure.cells(context)
         with observer.watching(figure) as watch:
             board = sweep(
-                cells,
+                cells if request.compute else [],
                 store,
                 num_workers=request.num_workers,
                 cluster=request.cluster,
