@@ -94,6 +94,7 @@ def test_tables_are_printed(run):
     status, out, _ = run("theorem2", "mlp", "--shape", "1x4x4", "--networks", "32", "--save")
     assert status == 0
     assert "share" in out
+    assert "0 of 100 outside the extremes" in out
     assert sads.load_rotation("out/theorem2/rotation-min.safetensors").kind == "min"
 
 

@@ -13,11 +13,16 @@ from sads.rotations.alignment import Alignment
 
 
 def plot_theorem2(
-    geometry: Geometry, alignment: Alignment, samples: Mapping[str, Tensor], data_name: str
+    geometry: Geometry,
+    alignment: Alignment,
+    random_alphas: Tensor,
+    samples: Mapping[str, Tensor],
+    data_name: str,
 ) -> Figure:
     """Where data stand between the extremes of alpha, above rows of rotated samples.
 
     Args:
+        random_alphas: of random rotations, drawn as ticks.
         samples: for "min", "identity" and "max", (N, *shape).
     """
     columns = min(10, len(samples["identity"]))
@@ -32,6 +37,9 @@ def plot_theorem2(
         top, bottom = halves
         axes = top.subplots()
         axes.axhline(0, color=GREY, lw=2, zorder=0)
+        ticks = {"marker": "|", "ms": 14, "mew": 0.6, "ls": "", "color": GREY}
+        axes.plot(random_alphas, np.zeros(len(random_alphas)), label="random rotations", **ticks)
+        axes.legend(loc="upper left", frameon=False, fontsize=8)
         for _, alpha, color in points.values():
             reach = 2 * alpha.error if np.isfinite(alpha.error) else 0.0
             low = min(reach, 0.9 * alpha)  # the axis is logarithmic

@@ -1,7 +1,7 @@
 """The paper's theorems, lemmas and propositions as functions.
 
-`lemmas` and `theorem1` are Lemmas 1 and 2 and Theorem 1; Theorem 2 is `sads.alignment`;
-`descent` says which rotation a linear network learns fastest behind;
+`lemmas`, `theorem1` and `theorem2` are Lemmas 1 and 2 and Theorems 1 and 2 (with data and errors, the
+latter is `sads.alignment`); `descent` says which rotation a linear network learns fastest behind;
 `propositions` tests Propositions 1 to 3 on a geometry, with `proposition_examples` that keep and
 break their assumptions; `markov` is Equation 4 and `landscape` has the networks of Figure 5;
 `impulse` is behind Figure 3; and `predictions` says before training which vectors of Figure 2's
@@ -23,6 +23,7 @@ from sads.theory.predictions import Prediction, predict
 from sads.theory.proposition_examples import Example, examples
 from sads.theory.propositions import Form, Structure, structure, transformer_factor
 from sads.theory.theorem1 import LinearDSM, Simulation, conditioning, rates
+from sads.theory.theorem2 import RandomRotations, extremes, try_rotations
 
 __all__ = [
     "Example",
@@ -33,12 +34,14 @@ __all__ = [
     "LinearDSM",
     "MarkovBound",
     "Prediction",
+    "RandomRotations",
     "Simulation",
     "Structure",
     "asymmetry",
     "conditioning",
     "examples",
     "expected_quadratic",
+    "extremes",
     "impulse_response",
     "landscape_family",
     "markov_bound",
@@ -49,4 +52,5 @@ __all__ = [
     "symmetric_family",
     "symmetrise",
     "transformer_factor",
+    "try_rotations",
 ]

@@ -26,11 +26,15 @@ def run(
     option: NetworkOptions = None,
     seed: Seed = 0,
     save: Annotated[bool, typer.Option(help="Also write both rotations.")] = False,
+    rotations: Annotated[
+        int, typer.Option(help="Random ones that try to leave the extremes.")
+    ] = 100,
     out: NewFolder = None,
     as_json: AsJson = False,
 ) -> None:
     """Theorem 2: alignment of data with a geometry, and the rotations that are extreme."""
     from sads.plots.theorem2 import plot_theorem2
+    from sads.theory.theorem2 import try_rotations
 
     rotation_files = {kind: f"rotation-{kind}.safetensors" for kind in ("min", "max") if save}
     written = [*files_of("theorem2"), *rotation_files.values()]
@@ -38,16 +42,20 @@ def run(
     result = read_geometry(geometry, shape, option, networks, seed, as_json)
     both, x, name = pair_with_images(result, images, seed)
     report = both.alignment()
-    rotations = {kind: both.rotation(kind) for kind in ("min", "identity", "max")}
+    tried = try_rotations(both.spectrum().values, both.data_values, rotations, seed)
+    extreme = {kind: both.rotation(kind) for kind in ("min", "identity", "max")}
     for kind, file in rotation_files.items():
-        rotations[kind].save(folder / file)
+        extreme[kind].save(folder / file)
     step = max(1, len(x) // 10)
-    shown = {kind: r.apply(x[::step][:10]) for kind, r in rotations.items()}
-    picture = plot_theorem2(result, report, shown, name)
+    shown = {kind: r.apply(x[::step][:10]) for kind, r in extreme.items()}
+    picture = plot_theorem2(result, report, tried.alphas, shown, name)
     note = few_samples_note(report)
     summary = {**vars(report), "note": note, "data": name, "geometry": result.provenance}
+    summary |= {"random_alphas": tried.alphas.tolist(), "num_outside": tried.num_outside}
     if not as_json:
-        print_rows(report.describe())
+        low, high = (f"{float(alpha):.4g}" for alpha in tried.alphas.aminmax())
+        found = f"{low} to {high}, {tried.num_outside} of {rotations:,} outside the extremes"
+        print_rows({**report.describe(), "random rotations": found})
     if note is not None:
         print_note(note)
     show_result(folder, "theorem2", picture, summary, [], as_json)

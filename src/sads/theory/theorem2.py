@@ -1,0 +1,61 @@
+"""Theorem 2 by running it: no rotation of the data leaves the two extremes of alpha.
+
+    alpha(W) = tr(W^T G W C) = sum_ij lambda_i s_j P_ij,   P_ij = (u_i . W v_j)^2
+
+for data with second moment `C = V diag(s) V^T` in a geometry `G = U diag(lambda) U^T`. `P` is
+doubly stochastic, so alpha is largest and smallest at permutations (Birkhoff), and of these where
+`lambda` and `s` are in the same and in opposite order (rearrangement). Data, errors and the
+rotations themselves are `sads.alignment` and `sads.rotation`; here the theorem stands on its own,
+beside random rotations that try to break it.
+"""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from sads.arguments import check_count
+from sads.rotations.rotation import random_axes
+from sads.seeds import check_seed, torch_stream
+
+
+@dataclass(frozen=True)
+class RandomRotations:
+    """What random rotations make of alpha, beside what Theorem 2 allows."""
+
+    minimum: float
+    maximum: float
+    alphas: Tensor  # (num_rotations,)
+
+    @property
+    def num_outside(self) -> int:
+        """How many leave the extremes by more than rounding: 0, or the theorem is wrong."""
+        slack = 1e-9 * abs(self.maximum)
+        outside = (self.alphas < self.minimum - slack) | (self.alphas > self.maximum + slack)
+        return int(outside.sum())
+
+
+def extremes(values: Tensor, moments: Tensor) -> tuple[float, float]:
+    """The least and the largest alpha, from eigenvalues of `G` and of `C`, (D,) each.
+
+    >>> extremes(torch.tensor([3.0, 1.0]), torch.tensor([2.0, 5.0]))
+    (11.0, 17.0)
+    """
+    large, small = values.sort(descending=True)[0], moments.sort(descending=True)[0]
+    return float(large @ small.flip(0)), float(large @ small)
+
+
+def try_rotations(
+    values: Tensor, moments: Tensor, num_rotations: int = 100, seed: int = 0
+) -> RandomRotations:
+    """Alpha after rotations from Haar measure.
+
+    With `W` also `U^T W V` has Haar's law, so eigenvalues of `G` and of `C`, (D,) each, are enough.
+    """
+    check_count("num_rotations", num_rotations)
+    check_seed(seed)
+    values, moments = values.double(), moments.double()
+    generator = torch_stream("rotations of Theorem 2", seed)
+    seeds = torch.randint(2**62, (num_rotations,), generator=generator).tolist()
+    alphas = [values @ random_axes(len(values), s).square() @ moments for s in seeds]
+    return RandomRotations(*extremes(values, moments), torch.stack(alphas))
