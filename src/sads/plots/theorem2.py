@@ -38,8 +38,10 @@ def plot_theorem2(
         axes = top.subplots()
         axes.axhline(0, color=GREY, lw=2, zorder=0)
         ticks = {"marker": "|", "ms": 14, "mew": 0.6, "ls": "", "color": GREY}
-        axes.plot(random_alphas, np.zeros(len(random_alphas)), label="random rotations", **ticks)
-        axes.legend(loc="upper left", frameon=False, fontsize=8)
+        axes.plot(random_alphas, np.zeros(len(random_alphas)), **ticks)
+        middle = (float(random_alphas.median()), 0)
+        words = {"xytext": (0, 11), "textcoords": "offset points", "ha": "center", "fontsize": 8}
+        axes.annotate("random rotations", middle, color=INK, **words)
         for _, alpha, color in points.values():
             reach = 2 * alpha.error if np.isfinite(alpha.error) else 0.0
             low = min(reach, 0.9 * alpha)  # the axis is logarithmic

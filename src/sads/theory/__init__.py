@@ -1,7 +1,7 @@
 """The paper's theorems, lemmas and propositions as functions.
 
-`lemmas`, `theorem1` and `theorem2` are Lemmas 1 and 2 and Theorems 1 and 2 (with data and errors, the
-latter is `sads.alignment`); `descent` says which rotation a linear network learns fastest behind;
+`lemmas`, `theorem1` and `theorem2` are Lemmas 1 and 2 and Theorems 1 and 2 (of data, with errors:
+`sads.alignment`); `descent` says which rotation a linear network learns fastest behind;
 `propositions` tests Propositions 1 to 3 on a geometry, with `proposition_examples` that keep and
 break their assumptions; `markov` is Equation 4 and `landscape` has the networks of Figure 5;
 `impulse` is behind Figure 3; and `predictions` says before training which vectors of Figure 2's
