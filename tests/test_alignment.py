@@ -40,7 +40,7 @@ def made(values: list[float], groups: int = 1, seed: int = 0) -> Geometry:
     order = torch.randperm(groups * size, generator=torch.Generator().manual_seed(seed))
     lift = Lift(groups, size, order)
     shape = (groups, size)
-    return Geometry(factor[None], torch.zeros(1, dtype=torch.int64), lift, shape, PROVENANCE)
+    return Geometry.dense(factor[None], torch.zeros(1, dtype=torch.int64), lift, shape, PROVENANCE)
 
 
 def samples(values: list[float], count: int = 50, seed: int = 1) -> torch.Tensor:

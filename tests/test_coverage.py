@@ -162,7 +162,7 @@ def test_the_plain_loop_says_that_its_errors_are_not_known() -> None:
     assert str(geometry.energy(torch.ones(16))).endswith("± ?")
     data = torch.randn(50, 1, 4, 4, generator=torch.Generator().manual_seed(0))
     assert math.isinf(sads.alignment(geometry, data).alpha.error)
-    many = replace(geometry, counts=geometry.counts * 1000)
+    many = replace(geometry, moments=replace(geometry.moments, counts=geometry.counts * 1000))
     assert many.errors_unknown is None
     assert many.directions().value_errors[0] < math.inf or many.whitened_error() < math.inf
 

@@ -53,7 +53,6 @@ def test_the_forecast_agrees_with_what_a_process_took(family, networks):
 
 
 COMMANDS = [  # what no machine can hold, what is said about it
-    (["geometry", "cnn", "--shape", "1x512x512"], "needs about"),
     (["geometry", "iddpm", "--shape", "1x16x16", "--networks", str(10**30)], "more than anything"),
     (["train", "mlp", "rank-one:dct:3", "--samples", str(10**12), "--out", "o"], "need about"),
     (["align", "rank-one:dct:3", "--family", "dit", "--samples", str(10**12)], "need about"),

@@ -9,6 +9,7 @@ from torch import nn
 
 import sads
 from sads.errors import InvalidArgumentError
+from sads.geometry.dense import Dense
 from sads.theory import (
     asymmetry,
     impulse_response,
@@ -235,7 +236,9 @@ def test_too_few_batches_have_an_unknown_error_everywhere():
     whole = sads.estimate_geometry(family, 64)
     x = torch.randn(50, 16, generator=torch.Generator().manual_seed(0))
     for num in (2, 7, 8):
-        geometry = replace(whole, factors=whole.factors[:num], counts=whole.counts[:num])
+        geometry = replace(
+            whole, moments=Dense(whole.factors[:num], whole.counts[:num], whole.lift)
+        )
         both = sads.pair(geometry, x)
         bound = markov_bound(geometry, torch.eye(16))
         errors = [

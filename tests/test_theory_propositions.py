@@ -31,7 +31,7 @@ def sampled(samples: torch.Tensor, shape: tuple[int, ...], batches: int = 16) ->
     factors = torch.stack([p.T @ p / len(p) for p in parts])
     counts = torch.tensor([len(p) for p in parts])
     provenance = Provenance({"name": "made", "options": {}}, "outer-product")
-    return Geometry(factors, counts, Lift.trivial(samples.shape[1]), shape, provenance)
+    return Geometry.dense(factors, counts, Lift.trivial(samples.shape[1]), shape, provenance)
 
 
 @pytest.mark.parametrize("name", EXAMPLES)
@@ -90,7 +90,7 @@ def test_factors_rebuild_the_geometry():
     truth = torch.kron(torch.eye(3).double(), a) + torch.kron(ones, b)
     provenance = Provenance({"name": "made", "options": {}}, "exact")
     counts = torch.zeros(1, dtype=torch.int64)
-    geometry = Geometry(truth[None], counts, Lift.trivial(12), (3, 2, 2), provenance)
+    geometry = Geometry.dense(truth[None], counts, Lift.trivial(12), (3, 2, 2), provenance)
     form = sads.structure(geometry)["cnn"]
     torch.testing.assert_close(form.factors["A"], a)
     torch.testing.assert_close(form.factors["B"], b)

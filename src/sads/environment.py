@@ -2,6 +2,7 @@
 
 import os
 import platform
+import re
 import warnings
 from contextlib import suppress
 from importlib.metadata import version
@@ -9,7 +10,7 @@ from pathlib import Path
 
 import torch
 
-from sads.errors import InvalidArgumentError, NotEnoughMemoryError
+from sads.errors import InvalidArgumentError, NotEnoughMemoryError, printable
 
 LARGEST = 1 << 46  # bytes that any machine may have, where nothing is known about this one
 
@@ -135,6 +136,22 @@ def gigabytes(count: float) -> str:
     size = count / 1e9
     digits = 2 if size < 0.1 else 1 if size < 100 else 0
     return f"{size:,.{digits}f} GB"
+
+
+def parse_memory(text: int | str) -> int:
+    """A budget of memory in bytes, from a number of them or from words.
+
+    >>> parse_memory("2GB"), parse_memory("500 MB"), parse_memory(1024)
+    (2000000000, 500000000, 1024)
+    """
+    found = re.fullmatch(r"([0-9.]+)\s*([KMGT]?)B?", str(text).strip().upper(), re.ASCII)
+    with suppress(ValueError, TypeError):  # not a number, or no match
+        size = float(found[1]) * 1000 ** " KMGT".index(found[2] or " ")  # type: ignore[index]
+        if 1 <= size < LARGEST:
+            return int(size)
+    raise InvalidArgumentError(
+        f"{printable(text)!r} is not an amount of memory; write 2GB, 500MB or a number of bytes"
+    )
 
 
 def versions() -> dict[str, str]:

@@ -110,6 +110,10 @@ class UndefinedGeometryError(SadsError):
     """A geometry that is 0 or not finite, so that it prefers no direction."""
 
 
+class NotKeptError(SadsError):
+    """A question that a geometry without a matrix cannot answer."""
+
+
 class RotationFileError(SadsError):
     """A rotation file that is damaged or was not written by sads."""
 

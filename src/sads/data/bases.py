@@ -1,8 +1,8 @@
 """Orthonormal bases of images: the directions of the paper's Figure 2.
 
 A basis is given by its analysis transform `c = W x` on one channel: row `k` of the orthogonal
-matrix `W` is the basis vector whose coefficient is `c_k`. SciPy and PyWavelets do the transforms,
-so the vectors are `W` applied to the identity, and every basis here is orthonormal because its
+matrix `W` is the basis vector whose coefficient is `c_k`. `sads.transforms` does the transforms, so
+the vectors are `W` applied to the identity, and every basis here is orthonormal because its
 transform is. A basis of several channels is one copy of this for each channel.
 
 On a line of `n` pixels `m = 0 .. n - 1`, before normalisation (two dimensions: products of
@@ -18,7 +18,7 @@ these, except Haar's):
 
 import itertools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -26,14 +26,13 @@ import numpy as np
 import pywt
 import torch
 from numpy.typing import ArrayLike, NDArray
-from scipy.fft import dctn, dstn
-from scipy.linalg import hadamard
 from torch import Tensor
 
 from sads.arguments import check_count
 from sads.environment import check_samples
 from sads.errors import InvalidArgumentError
 from sads.shapes import format_shape
+from sads.transforms import ANALYSIS, has_transform
 
 Array = NDArray[np.float64]
 BASES = ("canonical", "dct", "dst", "hadamard", "haar")
@@ -83,7 +82,7 @@ class Basis:
                 f"a basis needs a shape (channels, length) or (channels, height, width), "
                 f"got {self.shape}"
             )
-        if self.name in ("hadamard", "haar") and any(n & (n - 1) for n in self.shape[1:]):
+        if not has_transform(self.name, self.shape[1:]):
             raise InvalidArgumentError(
                 f"the {self.name} basis needs sizes that are powers of two, got "
                 f"{format_shape(self.shape)}: resize the images, or take dct or dst"
@@ -194,25 +193,6 @@ def basis(name: str, shape: tuple[int, ...]) -> Basis:
     return Basis(name, tuple(check_count("a size of the shape", n, 0) for n in shape))
 
 
-def _hadamard(images: Array) -> Array:
-    for axis in range(1, images.ndim):
-        images = np.moveaxis(np.tensordot(images, _walsh(images.shape[axis]), (axis, 1)), -1, axis)
-    return images
-
-
-def _walsh(size: int) -> Array:
-    """Hadamard's matrix, orthonormal, rows in the order of their number of sign changes."""
-    matrix = hadamard(size)
-    changes = (np.diff(matrix, axis=1) != 0).sum(axis=1)
-    return matrix[np.argsort(changes)] / math.sqrt(size)
-
-
-def _haar(images: Array) -> Array:
-    axes = tuple(range(1, images.ndim))
-    levels = pywt.wavedecn(images, "haar", mode="periodization", axes=axes)
-    return pywt.coeffs_to_array(levels, axes=axes)[0]
-
-
 def _haar_blocks(spatial: tuple[int, ...]) -> list[tuple[tuple[int, ...], int, str]]:
     """(position, scale, band) of every place in the nested wavelet picture, row by row."""
     levels = pywt.wavedecn(np.zeros(spatial), "haar", mode="periodization")
@@ -227,12 +207,3 @@ def _haar_blocks(spatial: tuple[int, ...]) -> list[tuple[tuple[int, ...], int, s
         for position in np.ndindex(block.shape):
             block[position] = (position, scale, band)
     return list(grid.flat)
-
-
-ANALYSIS: dict[str, Callable[[Array], Array]] = {  # of a batch of single-channel images
-    "canonical": lambda images: images,
-    "dct": lambda images: dctn(images, type=2, norm="ortho", axes=range(1, images.ndim)),
-    "dst": lambda images: dstn(images, type=2, norm="ortho", axes=range(1, images.ndim)),
-    "hadamard": _hadamard,
-    "haar": _haar,
-}

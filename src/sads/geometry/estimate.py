@@ -31,8 +31,8 @@ import torch
 from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from sads.arguments import check_count, check_number
-from sads.environment import usable_device
+from sads.arguments import as_tensor, check_count, check_number
+from sads.environment import available_memory, parse_memory, usable_device
 from sads.errors import (
     CheckpointError,
     InterruptedEstimate,
@@ -42,19 +42,27 @@ from sads.errors import (
 )
 from sads.estimates import batch_error, batch_mean
 from sads.families import ScoreFamily, as_family
+from sads.files import tensor_digest
 from sads.geometry.estimators import NUM_BATCHES, BatchGram, Estimator
-from sads.geometry.memory import Forecast
+from sads.geometry.matrixfree import MatrixFree
+from sads.geometry.memory import BASE, Forecast, PassesForecast
+from sads.geometry.passes import Passes, run_passes
 from sads.geometry.plan import Request, Stage, make_plan
 from sads.geometry.result import Geometry, Provenance, same_response
 from sads.geometry.stacks import set_up_threads
 from sads.partial import Partial
 from sads.probes import probe as as_probe
 from sads.seeds import check_seed
+from sads.shapes import format_shape
 from sads.threads import map_on_cores
 from sads.untrusted import DAMAGE
 
 DEFAULT_NETWORKS = 1024
+DENSE_POSITIONS = 5_000  # of a factor at most for which matrices are made
+SMALL_POSITIONS = 512  # of a factor whose matrices are no question of memory
+FEATURE_BYTES = 2 << 30  # kept between passes
 PARTIAL_FORMAT = "sads-partial-geometry"
+PASSES_FORMAT = "sads-partial-passes"
 PARTIAL_IDENTITY = (
     "family",
     "fingerprint",
@@ -65,6 +73,10 @@ PARTIAL_IDENTITY = (
     "symmetries",
     "tolerance",
 )  # of the provenance
+ZERO = (
+    "every network returns zero, so the geometry is 0 and its directions are undefined; check how "
+    "the networks are initialised"
+)
 BESIDE_A_SKIP = "of the networks alone: the Gaussian part beside them is not random"
 ESTIMATORS = ("auto", "outer-product", "monte-carlo")
 
@@ -87,11 +99,14 @@ def estimate_geometry(
     device: str | torch.device = "cpu",
     dtype: torch.dtype = torch.float32,
     streaming: bool | None = None,
+    matrix_free: bool | None = None,
+    memory: int | str | None = None,
+    measure: Tensor | None = None,
     checkpoint: str | os.PathLike[str] | None = None,
     checkpoint_seconds: float | None = None,
     progress: Progress | None = None,
     stage: Stage | None = None,
-    forecast: Callable[[Forecast], None] | None = None,
+    forecast: Callable[[Forecast | PassesForecast], None] | None = None,
 ) -> Geometry:
     """The average geometry `E[F F^T]` of untrained score networks.
 
@@ -120,6 +135,14 @@ def estimate_geometry(
         dtype: in which networks are evaluated; their moments are summed up in float64.
         streaming: draw the weights of each layer just before it runs, so that no network exists
             as a whole. Large networks are if it is not given; the numbers are the same.
+        matrix_free: keep the geometry without a matrix: energies along bases, and both ends of
+            its spectrum. If not given, that is so where a factor has more than 5,000 positions or
+            its matrices exceed the memory.
+        memory: bytes, or words such as `"2GB"`, that matrices may take, or the features that are
+            kept between passes of an estimate without a matrix; what this machine has, and 2 GB
+            of features, if not given.
+        measure: data or directions (n, *shape) whose energies `v^T G v` are wanted of a geometry
+            without a matrix, for `alignment` for instance. One with a matrix knows all of them.
         checkpoint: file in which the moments so far are kept while networks are drawn. The same
             call continues from it, after `kill -9` too, to the same numbers bit for bit. It is
             left there at the end: remove it when the geometry is saved.
@@ -160,6 +183,24 @@ def estimate_geometry(
             plan.provenance, tolerance=tolerance, notes=(*plan.provenance.notes, *notes)
         )
         chosen = plan.estimator
+        allowed = None if memory is None else parse_memory(memory)
+        if matrix_free or (matrix_free is None and _too_large(chosen, budget, batch_size, allowed)):
+            return _without_matrix(
+                chosen,
+                known,
+                seed=seed,
+                first_network=first_network,
+                num_networks=budget,
+                batch_size=batch_size,
+                memory=allowed,
+                measure=measure,
+                checkpoint=checkpoint,
+                checkpoint_seconds=checkpoint_seconds,
+                progress=progress,
+                stage=stage,
+                forecast=forecast,
+                started=started,
+            )
         chosen.forecast(budget, batch_size, exact=True).check()
         identity = {name: getattr(known, name) for name in PARTIAL_IDENTITY}
         identity |= {"seed": seed, "first_network": first_network, "networks": budget}
@@ -220,6 +261,101 @@ def estimate_geometry(
         return _note_limit(geometry, tolerance) if tolerance else geometry
 
 
+def _too_large(
+    estimator: Estimator, num_networks: int, batch_size: int | None, memory: int | None
+) -> bool:
+    """Is a factor too large for matrices of it?"""
+    size = estimator.lift.size
+    if size <= SMALL_POSITIONS and memory is None:
+        return False  # if it does not fit, a smaller batch may
+    if size > DENSE_POSITIONS:
+        return True
+    forecast = estimator.forecast(num_networks, batch_size)
+    here = available_memory() if memory is None else memory
+    return here is not None and forecast.total - BASE > here
+
+
+def _without_matrix(
+    estimator: Estimator,
+    known: Provenance,
+    *,
+    seed: int,
+    first_network: int,
+    num_networks: int,
+    batch_size: int | None,
+    memory: int | None,
+    measure: Tensor | None,
+    checkpoint: str | os.PathLike[str] | None,
+    checkpoint_seconds: float | None,
+    progress: Progress | None,
+    stage: Stage,
+    forecast: Callable[[Forecast | PassesForecast], None] | None,
+    started: float,
+) -> Geometry:
+    """A geometry without a matrix: see `passes`."""
+    if known.tolerance is not None:
+        raise InvalidArgumentError(
+            f"a geometry of {estimator.lift.size:,} positions is kept without a matrix and does "
+            "not know all its directions, so that no tolerance can be reached; give num_networks "
+            "(--networks)"
+        )
+    if measure is not None:
+        measure = as_tensor(measure, "what is measured")
+        if math.prod(measure.shape[1:]) != estimator.family.dimension or len(measure) == 0:
+            raise InvalidArgumentError(
+                f"what is measured must have shape (n, {format_shape(estimator.family.shape)}), "
+                f"got {tuple(measure.shape)}"
+            )
+        measure = measure.reshape(len(measure), -1)
+    exact = estimator.exact_rows(stage)
+    if exact is not None:
+        known = replace(known, estimator="exact")
+    identity = {name: getattr(known, name) for name in PARTIAL_IDENTITY}
+    identity |= {"seed": seed, "first_network": first_network, "networks": num_networks}
+    identity |= {"measured": None if measure is None else tensor_digest(measure)}
+    passes = Passes(
+        estimator,
+        estimator.family.shape,
+        first_network,
+        num_networks,
+        size=estimator.stack_size(batch_size),
+        measure=measure,
+        exact_rows=exact,
+        memory=FEATURE_BYTES if memory is None else memory,
+    )
+    expected = passes.forecast()
+    if forecast:
+        forecast(expected)
+    expected.check()
+    if not passes.has_judges:
+        few = "the ends of the spectrum are not known: draw at least 16 networks to find them"
+        known = replace(known, notes=(*known.notes, few))
+
+    def finished(moments: MatrixFree, earlier: float, interrupted: bool = False) -> Geometry:
+        if not any(energies.any() for energies in moments.energies.values()):
+            raise ZeroReadoutError(ZERO)
+        drawn = () if exact is not None else ((seed, first_network, first_network + num_networks),)
+        provenance = replace(
+            known,
+            notes=(*known.notes, *estimator.notes()),
+            draws=drawn,
+            interrupted=interrupted,
+            seconds=earlier + time.perf_counter() - started,
+        )
+        return Geometry(moments, estimator.family.shape, provenance)
+
+    moments, earlier = run_passes(
+        passes,
+        Partial(checkpoint, PASSES_FORMAT, identity, checkpoint_seconds),
+        known.response,
+        lambda: time.perf_counter() - started,
+        progress,
+        stage,
+        lambda part, seconds: finished(part, seconds, interrupted=True),
+    )
+    return finished(moments, earlier)
+
+
 @contextmanager
 def _interruptible() -> Iterator[None]:
     """An interrupt is one of the estimate, with or without a geometry."""
@@ -240,16 +376,13 @@ def _finish(
     earlier_seconds: float = 0.0,
 ) -> Geometry:
     if not factors.any():
-        raise ZeroReadoutError(
-            "every network returns zero, so the geometry is 0 and its directions are "
-            "undefined; check how the networks are initialised"
-        )
+        raise ZeroReadoutError(ZERO)
     provenance = replace(
         known,
         notes=(*known.notes, *estimator.notes()),
         seconds=earlier_seconds + time.perf_counter() - started,
     )
-    return Geometry(
+    return Geometry.dense(
         factors=factors,
         counts=counts,
         lift=estimator.lift,

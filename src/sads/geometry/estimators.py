@@ -8,7 +8,7 @@ factor of the geometry.
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,11 +16,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from sads.errors import NonFiniteError
+from sads.errors import InvalidArgumentError, NonFiniteError
 from sads.families import ScoreFamily
 from sads.geometry.directions import EQUAL
 from sads.geometry.drawing import Initialiser
-from sads.geometry.invariance import average
+from sads.geometry.invariance import average, generate_group
 from sads.geometry.lift import Lift
 from sads.geometry.memory import BATCHES, Forecast, forecast
 from sads.geometry.readout import Readout, capture_input
@@ -126,10 +126,11 @@ class Estimator(ABC):
             flat = rows[batches == batch].flatten(0, 1)
             grams.append((batch, int((batches == batch).sum()), flat.T @ flat))
         if not all(gram.isfinite().all() for _, _, gram in grams):
-            self._explain_not_finite(draws, rows)
+            self.explain_not_finite(draws, rows)
         return grams
 
-    def _explain_not_finite(self, draws: Draws, rows: Tensor) -> None:
+    def explain_not_finite(self, draws: Draws, rows: Tensor) -> None:
+        """Say which network returned what is not finite."""
         finite = rows.flatten(1).double().square().sum(dim=1).isfinite()
         first = int((~finite).to(torch.uint8).argmax())
         raise NonFiniteError(
@@ -145,8 +146,24 @@ class Estimator(ABC):
     def factor(self, gram: Tensor) -> Tensor:
         """The factor of the geometry from the mean Gram matrix, both float64."""
 
+    def factor_rows(self, rows: Tensor) -> Iterator[Tensor]:
+        """Rows (r, P) of the factor of one network, from its own (R, P).
+
+        The factor is the mean over networks, and over the `group` of symmetries, of the Gram
+        matrices of these rows, and `offset` times the identity.
+        """
+        yield rows
+
+    group: Sequence[Tensor] = ()  # of permutations of the positions
+    offset = 0.0
+
     def exact_gram(self, stage: Callable[[str], None]) -> Tensor | None:
         """The Gram matrix if it is the same for every network and level, else None."""
+        rows = self.exact_rows(stage)
+        return None if rows is None else rows.T @ rows
+
+    def exact_rows(self, stage: Callable[[str], None]) -> Tensor | None:
+        """The rows (R, P) if they are the same for every network and level, else None."""
         return None
 
     def notes(self) -> list[str]:
@@ -239,6 +256,8 @@ class Integrated(_Stacked):
         moment = probe.second_moment(family.schedule, a**2 / len(a)) if a.any() else None
         self._offset = torch.as_tensor(0.0 if moment is None else moment, dtype=torch.float64)
         self.lift = Lift.trivial(family.dimension) if self._offset.ndim else readout.lift
+        self.group = generate_group(list(symmetries.values()))
+        self.offset = 0.0 if self._offset.ndim else float(self._offset)
 
     def rows(self, draws: Draws) -> Tensor:
         return self.readout.rows(self._evaluate(draws))
@@ -249,7 +268,17 @@ class Integrated(_Stacked):
             return self.readout.lift.dense(factor) + self._offset
         return factor + self._offset * torch.eye(len(factor), dtype=factor.dtype)
 
-    def exact_gram(self, stage: Callable[[str], None]) -> Tensor | None:
+    def factor_rows(self, rows: Tensor) -> Iterator[Tensor]:
+        if self._offset.ndim:
+            raise InvalidArgumentError(
+                f"the probe adds a {len(self._offset):,} x {len(self._offset):,} matrix to the "
+                f"geometry of networks that predict {self.family.prediction}, which is too large; "
+                "probe at zero or with Gaussian noise, or choose a smaller shape"
+            )
+        for part in self.readout.factor_rows(rows):
+            yield math.sqrt(self.weight) * part
+
+    def exact_rows(self, stage: Callable[[str], None]) -> Tensor | None:
         """Features that agree among 16 networks, at the first and the last level too, are fixed.
 
         Of large networks four are enough: each has millions of random numbers of its own. That
@@ -263,14 +292,12 @@ class Integrated(_Stacked):
             return None
         if isinstance(self.initialiser, Initialiser):
             self.initialiser.release_memory()  # double precision needs it
-        grams = []
-        for seed, (x, level) in enumerate(ends):
-            features = self._features_in_double(seed, x, level)
-            if features is None:
-                return None
-            grams.append(features.T @ features)
-        agree = float((grams[0] - grams[1]).abs().max()) <= EQUAL * float(grams[0].abs().max())
-        return grams[0] if agree else None
+        found = [self._features_in_double(seed, x, level) for seed, (x, level) in enumerate(ends)]
+        first, last = found
+        if first is None or last is None:
+            return None
+        agree = float((first - last).abs().max()) <= EQUAL * float(first.abs().max())
+        return first if agree else None
 
     def _common_inputs(self, stage: Callable[[str], None]) -> list[tuple[Tensor, Tensor]] | None:
         """Input and level of the first and the last of 16 networks, if their features agree."""

@@ -10,11 +10,13 @@ import math
 import re
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from sads.tensorfile import TensorFile
 
+Part = tuple[Tensor, Tensor]  # positions of the factor, and the pixels that they are in a channel
 MAX_DIMENSION = 1 << 26  # of what a file may hold: a picture of 8,192 pixels squared
 
 
@@ -85,6 +87,38 @@ class Lift:
         x = torch.empty(*z.shape[:-2], self.dimension, dtype=z.dtype)
         x[..., self.order] = z.reshape(*z.shape[:-2], self.dimension)
         return x
+
+    def parts(self, shape: tuple[int, ...]) -> "tuple[tuple[int, ...], list[list[Part]]]":
+        """How channels are made of groups: for every channel the number of a kind, and the kinds.
+
+        A kind is a list of parts, one for each group that has positions in the channel. Channels
+        whose pixels take the same positions are of one kind: a direction within one of them has
+        the same energy in all.
+        """
+        pixels = math.prod(shape[1:])
+        slot = torch.empty_like(self.order)
+        slot[self.order] = torch.arange(self.dimension)
+        known: dict[bytes, int] = {}
+        kinds: list[list[Part]] = []
+        channels = []
+        for of_channel in slot.reshape(shape[0], pixels):
+            group, position = of_channel // self.size, of_channel % self.size
+            found = [(position[g == group], (g == group).nonzero()[:, 0]) for g in group.unique()]
+            name = b"".join(p.numpy().tobytes() for part in found for p in part)
+            if name not in known:
+                known[name] = len(kinds)
+                kinds.append(found)
+            channels.append(known[name])
+        return tuple(channels), kinds
+
+    def grid(self, shape: tuple[int, ...]) -> tuple[int, ...]:
+        """The sizes of the grid on which the positions lie, row by row; one line if on none."""
+        places = np.unravel_index(self.order[: self.size].numpy(), shape)
+        sizes = tuple(n for axis in places if (n := len(np.unique(axis))) > 1)
+        ranks = [np.unique(axis, return_inverse=True)[1] for axis in places]
+        whole = np.ravel_multi_index(ranks, [int(rank.max()) + 1 for rank in ranks])
+        in_order = math.prod(sizes) == self.size and (whole == np.arange(self.size)).all()
+        return sizes if sizes and in_order else (self.size,)
 
     def dense(self, factor: Tensor) -> Tensor:
         """(size, size) to (D, D)."""

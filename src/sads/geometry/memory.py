@@ -58,6 +58,36 @@ class Forecast:
         check_memory(self.total, f"this estimate {self}", advice)
 
 
+@dataclass(frozen=True)
+class PassesForecast:
+    """Bytes that an estimate without a matrix holds at the same time."""
+
+    size: int  # positions
+    space: int  # energies of all batches, windows and the space that is searched
+    features: int  # kept between passes
+    networks: int  # in flight, with their rows
+
+    @property
+    def total(self) -> int:
+        return BASE + self.space + self.features + self.networks
+
+    def __str__(self) -> str:
+        """One line.
+
+        >>> print(PassesForecast(65_536, 1 << 30, 1 << 30, 1 << 29))
+        needs about 3.2 GB without a matrix of 65,536 x 65,536: features 1.1 GB, networks 0.5 GB
+        """
+        return (
+            f"needs about {gigabytes(self.total)} without a matrix of {self.size:,} x "
+            f"{self.size:,}: features {gigabytes(self.features)}, networks "
+            f"{gigabytes(self.networks)}"
+        )
+
+    def check(self) -> None:
+        """Refuse what cannot fit, and say what to do."""
+        check_memory(self.total, f"this estimate {self}", "choose a smaller shape")
+
+
 def forecast(
     *,
     num_factors: int,

@@ -30,7 +30,7 @@ from sads.geometry.drawing import Initialiser
 from sads.geometry.estimators import Estimator, Integrated, MonteCarlo, Networks, OuterProduct
 from sads.geometry.inspection import Inspector
 from sads.geometry.invariance import find_symmetries
-from sads.geometry.memory import BASE, least, peak_activations
+from sads.geometry.memory import BASE, peak_activations
 from sads.geometry.readout import NoReadout, Readout, find_readout, with_default_readout
 from sads.geometry.recording import named_tensors
 from sads.geometry.result import Provenance
@@ -152,10 +152,6 @@ def _choose(
     readout = None
     chosen: Estimator
     integrated = estimator == "auto" and not isinstance(found, NoReadout)
-    if not integrated:  # then a factor is all of the geometry
-        way = "or have the output layer integrated out: "
-        way += found.reason if isinstance(found, NoReadout) else "it is possible for this network"
-        least(family.dimension).check(f"choose a smaller shape, {way}")
     device, dtype = request.device, request.dtype
     if estimator == "monte-carlo":
         chosen = MonteCarlo(family, probe, request.seed, device)

@@ -12,21 +12,24 @@ compared with derivatives of the network itself.
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Protocol, TypeVar
 
 import torch
 from torch import Tensor, nn
 
-from sads.errors import InvalidArgumentError, ZeroReadoutError
+from sads.errors import InvalidArgumentError, SadsError, ZeroReadoutError
 from sads.families import ScoreFamily
-from sads.geometry.drawing import Blueprint, Initialiser
+from sads.geometry.drawing import Blueprint
 from sads.geometry.laws import Law
 from sads.geometry.lift import Lift
-from sads.geometry.memory import least
 
-LARGE = 256 << 20  # bytes of a factor; below this, memory is no question before there is one
+LARGE = 256 << 20  # bytes of a factor; of a larger one no matrix is made to check its formula
+
+
+class NoFactorRows(SadsError):
+    """A kind of output layer that can only be integrated out with a matrix."""
 
 
 @dataclass(frozen=True)
@@ -73,6 +76,16 @@ class Readout(Protocol):
     def factor(self, gram: Tensor) -> Tensor:
         """The factor of `E[F F^T | h]`, (P, P), from `C = sum h h^T` (in positions)."""
         ...
+
+    def factor_rows(self, h: Tensor) -> Iterator[Tensor]:
+        """Rows, (r, P) at a time, whose Gram matrix is the factor, from those of one network.
+
+        Without them a factor that is too large for a matrix cannot be estimated.
+        """
+        raise NoFactorRows(
+            f"{type(self).__name__} gives no rows of its factor (method factor_rows), and a "
+            "matrix of it would be too large; choose a smaller shape"
+        )
 
 
 Kind = TypeVar("Kind", bound=type[Readout])
@@ -138,30 +151,9 @@ def find_readout(
     readout = kind.fit(OutputLayer(path, layer, features, index, laws))
     if isinstance(readout, NoReadout):
         return readout
-    _check_size(readout.lift.size, family, initialiser, layer)
     if not _formula_holds(network, layer, readout, laws, x, t):
         return NoReadout(f"the closed form for {path} does not agree with its derivatives")
     return readout
-
-
-def _check_size(size: int, family: ScoreFamily, initialiser: Blueprint, layer: nn.Module) -> None:
-    """Refuse factors that cannot fit before the first of them is made.
-
-    There will be one for each of sixteen batches, unless nothing about the features is random.
-    """
-    if 8 * size**2 < LARGE:
-        return
-    if not isinstance(initialiser, Initialiser):  # whether they are random is seen later
-        least(size, exact=True).check("choose a smaller shape")
-        return
-    path = next(name for name, m in initialiser.module.named_modules() if m is layer)
-    other = initialiser.build(1)
-    x, t = torch.zeros(1, *family.shape), family.schedule.network_time(torch.zeros(1).long())
-    with torch.no_grad():
-        first = capture_input(initialiser.module, layer, x, t)
-        second = capture_input(other, other.get_submodule(path), x, t)
-    same = torch.allclose(first, second, rtol=1e-4, atol=1e-6)
-    least(size, exact=same).check("choose a smaller shape")
 
 
 def capture_input(network: nn.Module, layer: nn.Module, x: Tensor, t: Tensor) -> Tensor:
@@ -316,7 +308,7 @@ def _formula_holds(
         with torch.enable_grad():
             output = network(x, t).flatten()
         h = readout.rows(capture_input(network, layer, x, t)[None])[0].detach().double()
-        factor = readout.factor(h.T @ h)
+        energy = _energy(readout, h)
         for seed in range(3):
             v = torch.randn(len(output), generator=torch.Generator().manual_seed(seed))
             gradients = torch.autograd.grad(v @ output, parameters, retain_graph=True)
@@ -324,7 +316,7 @@ def _formula_holds(
                 s2 * float(g.double().square().sum())
                 for s2, g in zip(variances, gradients, strict=True)
             )
-            given = float(readout.lift.quadratic(factor, v.double()[None]))
+            given = energy(v.double())
             if not math.isclose(given, expected, rel_tol=1e-3, abs_tol=1e-12):
                 return False
     except RuntimeError:  # the network cannot be differentiated
@@ -333,3 +325,13 @@ def _formula_holds(
         for parameter, flag in flags:
             parameter.requires_grad_(flag)
     return True
+
+
+def _energy(readout: Readout, h: Tensor) -> Callable[[Tensor], float]:
+    """`v^T G|h v` for `v` of (D,) by the closed form: by a matrix if that is small."""
+    if 8 * readout.lift.size**2 <= LARGE:
+        factor = readout.factor(h.T @ h)
+        return lambda v: float(readout.lift.quadratic(factor, v[None]))
+    return lambda v: sum(
+        float((rows @ readout.lift.split(v).T).square().sum()) for rows in readout.factor_rows(h)
+    )

@@ -14,7 +14,7 @@ from markupsafe import Markup
 from safetensors.torch import save_file
 from torch import Tensor
 
-from sads.arguments import as_path, as_tensor, check_number, check_type
+from sads.arguments import as_path, as_tensor, check_count, check_number, check_type
 from sads.decoding import decode_known
 from sads.errors import GeometryFileError, InvalidArgumentError, MergeError
 from sads.estimates import (
@@ -27,21 +27,24 @@ from sads.estimates import (
 )
 from sads.families import Description
 from sads.files import opening, replacing
-from sads.geometry.directions import EQUAL, Directions, find_directions, form_errors
+from sads.geometry.dense import Dense
+from sads.geometry.directions import Directions
+from sads.geometry.end import End
 from sads.geometry.lift import Lift
+from sads.geometry.matrixfree import MatrixFree
 from sads.pieces import card, facts
 from sads.schedule import Schedule
 from sads.shapes import checked_shape, format_shape
-from sads.tensorfile import TensorFile, expect_room
+from sads.tensorfile import TensorFile
+from sads.transforms import SYNTHESIS, has_transform
 from sads.untrusted import parse_json
 
 FORMAT = "sads-geometry"
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2  # of geometries without a matrix; those with one are still written as 1
 DEFAULT_TOLERANCE = 0.1  # radians
-CHUNK = 1 << 22  # numbers of directions that are converted at a time
+CHUNK = 1 << 22  # numbers of basis vectors that are made at a time
+SIDES = ("avoided", "preferred")
 MAX_BATCHES, MAX_NETWORKS = 1 << 16, 1 << 53  # of a file
-LARGEST = 1e60  # a number of a factor; its fourth power can still be computed with
-ROUNDING = 1e-6  # by which a correlation in a factor may exceed 1
 MIN_EFFECTIVE = 512  # networks that must count where their weights are uneven, 32 a batch
 MIN_EFFECTIVE_EACH = 16  # and for every direction of the factor
 IDENTITY = ("family", "fingerprint", "probe", "estimator", "readout", "symmetries")
@@ -86,13 +89,13 @@ class Provenance:
 class Geometry:
     """The average geometry `G = E[F F^T]` of a family of score networks.
 
-    Kept as the factors of independent batches of networks and the lift that makes a D x D
-    matrix of a factor, so that errors can be had and shards added up.
+    Kept as the moments of independent batches of networks, so that errors can be had and shards
+    added up: as matrices (`Dense`), or without one where it would be too large (`MatrixFree`). The
+    latter knows energies along bases and the two ends of the spectrum, and refuses other questions
+    with a `NotKeptError`.
     """
 
-    factors: Tensor  # (K, P, P) float64, the mean over the networks of each batch
-    counts: Tensor  # (K,) int64, networks in each batch; one batch of none if exact
-    lift: Lift
+    moments: Dense | MatrixFree
     shape: tuple[int, ...]
     provenance: Provenance
     _directions: dict[float, Directions] = field(default_factory=dict, init=False)
@@ -113,7 +116,40 @@ class Geometry:
         """As a notebook shows it."""
         from sads.geometry.summary import describe
 
-        return card(self.label, facts(describe(self)), Markup(self.directions()._repr_html_()))
+        shown = "" if self.matrix_free else self.directions()._repr_html_()
+        return card(self.label, facts(describe(self)), Markup(shown))
+
+    @classmethod
+    def dense(
+        cls,
+        factors: Tensor,
+        counts: Tensor,
+        lift: Lift,
+        shape: tuple[int, ...],
+        provenance: Provenance,
+    ) -> "Geometry":
+        """From the factors of batches of networks, (K, P, P), and the networks in each, (K,)."""
+        return cls(Dense(factors, counts, lift), shape, provenance)
+
+    @property
+    def matrix_free(self) -> bool:
+        """Is it kept without a matrix?"""
+        return isinstance(self.moments, MatrixFree)
+
+    @property
+    def factors(self) -> Tensor:
+        """The factor of each batch, (K, P, P) float64: the mean over its networks."""
+        return self.moments.factors
+
+    @property
+    def counts(self) -> Tensor:
+        """Networks in each batch, (K,) int64; one batch of none if exact."""
+        return self.moments.counts
+
+    @property
+    def lift(self) -> Lift:
+        """How a factor becomes a matrix of D x D."""
+        return self.moments.lift
 
     @property
     def label(self) -> str:
@@ -195,7 +231,7 @@ class Geometry:
 
     def factor(self) -> Tensor:
         """The small matrix `A`, (P, P) float64."""
-        return batch_mean(self.factors, self.counts)
+        return self.moments.factor()
 
     def matrix(self) -> Tensor:
         """The dense geometry, (D, D) float64."""
@@ -211,20 +247,27 @@ class Geometry:
             tolerance = self.provenance.tolerance or DEFAULT_TOLERANCE
         check_number("the tolerance, an angle in radians,", tolerance, 0)
         if tolerance not in self._directions:
-            self._directions[tolerance] = find_directions(
-                self.factors,
-                self.counts,
-                self.lift,
-                self.shape,
-                tolerance,
-                known=self.errors_unknown is None,
+            self._directions[tolerance] = self.moments.directions(
+                self.shape, tolerance, self.errors_unknown is None
             )
         return self._directions[tolerance]
+
+    def end(self, side: str, count: int = 8) -> End:
+        """Up to `count` directions at the `"avoided"` or the `"preferred"` end, outermost first.
+
+        With what is certain about each; also of a geometry without a matrix.
+        """
+        if side not in SIDES:
+            raise InvalidArgumentError(f"unknown end {side!r}; choose {' or '.join(SIDES)}")
+        check_count("the number of directions", count)
+        if isinstance(self.moments, MatrixFree):
+            return self.moments.end(side, count)
+        return self.moments.end(self.directions(), side, count)
 
     @property
     def trace(self) -> float:
         """The sum of all eigenvalues: the mean squared length of a score."""
-        return float(self.factor().diagonal().sum()) * self.lift.groups
+        return self.moments.trace
 
     @property
     def rank(self) -> int:
@@ -256,11 +299,32 @@ class Geometry:
                 f"directions of this geometry have {self.dimension} finite entries each "
                 f"(shape {format_shape(self.shape)}), got a tensor of {tuple(rows.shape)}"
             )
-        energies = torch.empty(len(self.factors), len(flat), dtype=torch.float64)  # (K, n)
-        for part in torch.arange(len(flat)).split(max(1, CHUNK // self.dimension)):
-            chunk = flat[part].to("cpu", torch.float64)
-            for energy, factor in zip(energies, self.factors, strict=True):
-                energy[part] = self.lift.quadratic(factor, chunk)
+        return self._positive(self.moments.quadratic(flat))
+
+    def basis_energies(self, name: str) -> Estimates:
+        """`v^T G v` with standard errors for all D vectors of `"canonical"`, `"dct"` or `"haar"`.
+
+        In the order of `sads.basis(name, shape)`; also of a geometry without a matrix.
+        """
+        if name not in SYNTHESIS or not has_transform(name, self.shape[1:]):
+            raise InvalidArgumentError(
+                f"there are no energies of {name!r} for {format_shape(self.shape)}; choose "
+                f"{', '.join(SYNTHESIS)} (haar for powers of two)"
+            )
+        if isinstance(self.moments, MatrixFree):
+            return self._positive(self.moments.basis_energies(name))
+        pixels = math.prod(self.shape[1:])
+        parts = []
+        for numbers in torch.arange(self.dimension).split(max(1, CHUNK // self.dimension)):
+            rows = torch.zeros(len(numbers), self.shape[0], pixels, dtype=torch.float64)
+            unit = torch.nn.functional.one_hot(numbers % pixels, pixels).double()
+            images = SYNTHESIS[name](unit.reshape(-1, *self.shape[1:]).numpy())
+            rows[torch.arange(len(rows)), numbers // pixels] = torch.from_numpy(images).flatten(1)
+            parts.append(self.moments.quadratic(rows.flatten(1)))
+        return self._positive(torch.cat(parts, dim=1))
+
+    def _positive(self, energies: Tensor) -> Estimates:
+        """Means and errors of energies that every batch has, (K, n)."""
         values = batch_mean(energies, self.counts)
         return Estimates(values, positive_errors(values, self.batch_errors(energies)))
 
@@ -276,16 +340,9 @@ class Geometry:
         """
         if self.exact:
             return 0.0
-        values, basis = torch.linalg.eigh(self.factor())
-        unseen = self.num_networks < len(values) and values[0] <= EQUAL * values[-1]
-        if unseen or self.errors_unknown:
-            return math.inf  # too few networks to see all directions, or how they spread
-        kept = values > EQUAL * values[-1]
-        if not kept.any():
-            return math.inf
-        values, basis = values[kept], basis[:, kept]
-        variance = form_errors(self.factors, self.counts, basis)[0].square()
-        return float((variance / values[:, None] / values).sum().div(len(values)).sqrt())
+        if self.errors_unknown:
+            return math.inf  # too few networks to see how they spread
+        return self.moments.whitened_error()
 
     def merge(self, *others: "Geometry") -> "Geometry":
         """Add up estimates of the same family that hold different networks."""
@@ -298,15 +355,15 @@ class Geometry:
     def save(self, path: str | os.PathLike[str]) -> Path:
         """Write as safetensors, all at once or not at all."""
         path = as_path(path)
-        rows, columns = torch.triu_indices(self.lift.size, self.lift.size)
         tensors = {
-            "factors": self.factors[:, rows, columns].contiguous(),  # symmetric: one triangle
+            **self.moments.tensors(),
             "counts": self.counts,
             "order": self.lift.order,
         }
         metadata = {
+            **self.moments.metadata(),
             "format": FORMAT,
-            "format_version": str(FORMAT_VERSION),
+            "format_version": str(FORMAT_VERSION if self.matrix_free else 1),
             "groups": str(self.lift.groups),
             "shape": json.dumps(self.shape),
             "provenance": self.provenance.to_json(),
@@ -325,8 +382,15 @@ def load_geometry(path: str | os.PathLike[str]) -> Geometry:
             raise ValueError("its family is of another shape")
         lift = Lift.read(file, shape)
         counts = _read_counts(file)
-        factors = _read_factors(file, len(counts), lift.size)
-    return Geometry(factors, counts, lift, shape, provenance)
+        kept = file.metadata.get("representation", "dense")
+        if kept not in ("dense", "matrix-free"):
+            raise ValueError("it is kept in a way that this version does not know")
+        moments: Dense | MatrixFree
+        if kept == "dense":
+            moments = Dense.read(file, counts, lift)
+        else:
+            moments = MatrixFree.read(file, counts, lift, shape)
+    return Geometry(moments, shape, provenance)
 
 
 def _read_counts(file: TensorFile) -> Tensor:
@@ -340,26 +404,6 @@ def _read_counts(file: TensorFile) -> Tensor:
     if batches > 1 and not counts.any():
         raise ValueError("its batches hold no networks")
     return counts
-
-
-def _read_factors(file: TensorFile, batches: int, size: int) -> Tensor:
-    """The factor of each batch, (K, P, P): second moments, up to rounding."""
-    file.expect("factors", "float64", batches, size * (size + 1) // 2)
-    expect_room(2 * 8 * batches * size**2)
-    packed = file["factors"]
-    rows, columns = torch.triu_indices(size, size)
-    factors = torch.empty(batches, size, size, dtype=torch.float64)
-    for factor, triangle in zip(factors, packed, strict=True):
-        factor[rows, columns] = triangle
-        factor[columns, rows] = triangle
-        variances = factor.diagonal()
-        if not (triangle.abs() <= LARGEST).all() or (variances < 0).any():
-            raise ValueError("its numbers are not those of a geometry")
-        deviations = variances.sqrt()
-        most = (1 + ROUNDING) * deviations[:, None] * deviations + ROUNDING * variances.max()
-        if (factor.abs() > most).any():
-            raise ValueError("its factors are not second moments")
-    return factors
 
 
 def same_response(a: Sequence[float], b: Sequence[float]) -> bool:
@@ -394,13 +438,19 @@ def _merge_two(a: Geometry, b: Geometry) -> Geometry:
                     f"{min(stop, other_stop) - 1} of seed {seed}; merge estimates with other "
                     "seeds, or of other networks (first_network=...)"
                 )
-    counts = a.counts + b.counts
-    weight = (a.counts.double() / counts.clamp(min=1))[:, None, None]
-    factors = weight * a.factors + (1 - weight) * b.factors
+    if isinstance(a.moments, Dense) and isinstance(b.moments, Dense):
+        merged: Dense | MatrixFree = a.moments.merged(b.moments)
+    elif isinstance(a.moments, MatrixFree) and isinstance(b.moments, MatrixFree):
+        merged = a.moments.merged(b.moments)
+    else:
+        raise MergeError(
+            "one of the geometries is kept without a matrix, the other with one; estimate both in "
+            "the same way (matrix_free=...)"
+        )
     provenance = replace(
         a.provenance,
         draws=draws,
         seconds=a.provenance.seconds + b.provenance.seconds,
         interrupted=a.provenance.interrupted or b.provenance.interrupted,
     )
-    return replace(a, factors=factors, counts=counts, provenance=provenance)
+    return replace(a, moments=merged, provenance=provenance)

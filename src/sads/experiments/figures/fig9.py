@@ -29,6 +29,7 @@ from sads.experiments.verdict import (
     sign_flip_test,
 )
 from sads.families import ScoreFamily
+from sads.geometry.dense import Dense
 from sads.geometry.directions import Directions
 from sads.geometry.estimate import estimate_geometry
 from sads.geometry.result import Geometry
@@ -214,7 +215,8 @@ def shares_in_first(geometry: Geometry, images: Tensor) -> Estimates:
     parts = []
     for left_out in used:
         kept = [k for k in used if k != left_out]
-        part = replace(geometry, factors=geometry.factors[kept], counts=geometry.counts[kept])
+        batches = Dense(geometry.factors[kept], geometry.counts[kept], geometry.lift)
+        part = replace(geometry, moments=batches)
         parts.append(_shares(part, images))
     errors = torch.stack(parts).var(dim=0, correction=0).mul(len(used) - 1).sqrt()
     return Estimates(values, errors)

@@ -8,6 +8,7 @@ The bias of a channel is shared by all positions, hence `11^T`.
 
 import itertools
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import torch
@@ -65,6 +66,14 @@ class ConvolutionReadout(Readout):
         for tap in self.taps:
             total += padded[tap[:, None], tap]
         return self.weight_variance * total + self.bias_variance
+
+    def factor_rows(self, h: Tensor) -> Iterator[Tensor]:
+        """The shifted maps `S_d h_c` of one tap after the other, and the bias."""
+        padded = F.pad(h, (0, 1))
+        for tap in self.taps:
+            yield math.sqrt(self.weight_variance) * padded[:, tap]
+        if self.bias_variance:
+            yield h.new_full((1, self.taps.shape[1]), math.sqrt(self.bias_variance))
 
 
 def _kernel_taps(layer: nn.Module, size: tuple[int, ...]) -> Tensor:

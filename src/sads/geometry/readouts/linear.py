@@ -6,6 +6,8 @@ with `h` of (tokens, features). The bias vector is shared by all tokens, hence `
 layer is one token.
 """
 
+import math
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from torch import Tensor, nn
@@ -49,3 +51,9 @@ class LinearReadout(Readout):
 
     def factor(self, gram: Tensor) -> Tensor:
         return self.weight_variance * gram + self.bias_variance
+
+    def factor_rows(self, h: Tensor) -> Iterator[Tensor]:
+        """The features of all tokens, and the bias."""
+        yield math.sqrt(self.weight_variance) * h
+        if self.bias_variance:
+            yield h.new_full((1, h.shape[1]), math.sqrt(self.bias_variance))
