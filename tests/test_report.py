@@ -548,7 +548,12 @@ def test_damaged_figures_are_one_line(
 
 
 def test_energy_by_frequency_is_flat_for_white_noise(geometry: sads.Geometry) -> None:
-    white = replace(geometry, factors=torch.eye(64, dtype=torch.float64).repeat(16, 1, 1))
+    white = replace(
+        geometry,
+        moments=replace(
+            geometry.moments, factors=torch.eye(64, dtype=torch.float64).repeat(16, 1, 1)
+        ),
+    )
     rows = by_frequency(predict(white, ("dct",))["dct"])
     assert [energy for _, energy, _ in rows] == pytest.approx([1.0] * len(rows))
     assert sum(count for _, _, count in rows) == 64
