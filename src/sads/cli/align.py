@@ -1,5 +1,6 @@
 """`sads align`: how data lie in a geometry, and the rotation that suits the network better."""
 
+import math
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -29,15 +30,16 @@ from sads.cli.printing import (
     print_written,
     working,
 )
-from sads.cli.reading import announce, read_dataset, read_geometry
+from sads.cli.reading import announce, estimate, read_dataset, read_family
 from sads.cli.report import REPORT, add_report
 from sads.errors import InvalidArgumentError
 from sads.estimates import Estimate
 from sads.tables import Row, column
 
 if TYPE_CHECKING:
-    from sads.rotations.alignment import Alignment
-    from sads.rotations.rotation import Rotation
+    from sads.data.spec import DataSet
+    from sads.rotations.alignment import Alignment, Pairing
+    from sads.rotations.rotation import Kind, Rotation
 
 app = typer.Typer(rich_markup_mode="markdown")
 
@@ -107,14 +109,21 @@ def align(
         raise InvalidArgumentError("--shape and --option go with --family; a geometry has its own")
     name = Path(data).stem or "data"
     folder = new_folder(out, f"align-{name}", FILES)
-    result = read_geometry(
-        str(family or geometry), shape, option, networks, seed, as_json, file=geometry is not None
-    )
+    known = None if geometry is None else sads.load_geometry(geometry)
+    networks_of = None if family is None else read_family(family, shape, option)
+    data_shape = (known or networks_of).shape  # type: ignore[union-attr]  # one of them is given
     dataset = read_dataset(
-        data, result.shape, samples, seed, resize, value_range, layout, announced=True
+        data, data_shape, samples, seed, resize, value_range, layout, announced=True
     )
+    if networks_of is not None:
+        known = estimate(networks_of, networks, seed, as_json, measure=dataset.samples)
+    assert known is not None
+    result = known
     with working("pairing eigenvectors", quiet=as_json):
         both = sads.pair(result, dataset.samples)
+        if result.matrix_free:
+            align_measured(both, kind, dataset, data, folder, as_json)
+            return
         chosen = with_source(both.rotation(kind), dataset.statement)
         portrait = Portrait.of(both, name, chosen.kind)
     found, spectrum = portrait.alignment, portrait.spectrum
@@ -139,6 +148,42 @@ def align(
     write_json(summary.files["json"], summary)
     if report:
         add_report(folder, quiet=as_json)
+    finish(folder)
+    if as_json:
+        announce(dataset)
+        print(to_json(summary))
+    else:
+        print_alignment(summary)
+
+
+def align_measured(
+    both: "Pairing", kind: "Kind", dataset: "DataSet", source: str, folder: Path, as_json: bool
+) -> None:
+    """What is known with a geometry without a matrix: alpha of the data as they are."""
+    from sads.files import to_json, write_json
+    from sads.rotations.rotation import Kind
+
+    found = both.alignment()
+    files = {"json": folder / "alignment.json"}
+    chosen = both.rotation(Kind("identity") if kind.name == "min" else kind)
+    if kind.name == "identity":
+        chosen = with_source(chosen, dataset.statement)
+        files["rotation"] = chosen.save(folder / "rotation.safetensors")
+    summary = AlignmentSummary(
+        command=command_line(),
+        alignment=found,
+        note=None
+        if kind.name == "identity"
+        else "the geometry is kept without a matrix: rotations that need all its directions are "
+        "not known, and none is written",
+        tenths=(),
+        ranking=ranking(found),
+        rotation={"kind": chosen.kind, "alpha": chosen.alpha},
+        data={"source": source, "statement": dataset.statement, "sha256": both.digest},
+        geometry=both.geometry.provenance,
+        files=files,
+    )
+    write_json(summary.files["json"], summary)
     finish(folder)
     if as_json:
         announce(dataset)
@@ -193,7 +238,8 @@ def ranking(report: "Alignment") -> tuple[Expected, ...]:
         Expected("random (mean of all)", report.random),
         Expected("max", report.maximum),
     ]
-    return tuple(sorted(rows, key=lambda row: row.alpha))
+    known = (row for row in rows if not math.isnan(row.alpha))
+    return tuple(sorted(known, key=lambda row: row.alpha))
 
 
 def few_samples_note(report: "Alignment") -> str | None:
@@ -211,11 +257,12 @@ def print_alignment(summary: AlignmentSummary) -> None:
     print_rows({"data": summary.data["statement"], **summary.alignment.describe()})
     if summary.note is not None:
         print_note(summary.note)
-    print_table(
-        [
-            Tenth(name, f"{share.value:.2%} ± {share.error:.2%}")
-            for name, share in zip(TENTHS, summary.tenths, strict=True)
-        ]
-    )
+    if summary.tenths:
+        print_table(
+            [
+                Tenth(name, f"{share.value:.2%} ± {share.error:.2%}")
+                for name, share in zip(TENTHS, summary.tenths, strict=True)
+            ]
+        )
     print_table(summary.ranking)
     print_written(*summary.files.values())

@@ -32,7 +32,7 @@ from sads.cli.printing import (
     print_written,
     progress_bar,
 )
-from sads.cli.reading import read_family, read_probe
+from sads.cli.reading import read_dataset, read_family, read_probe
 from sads.cli.report import REPORT, add_report
 from sads.errors import InterruptedEstimate
 from sads.estimates import Estimate
@@ -61,10 +61,13 @@ EXAMPLES = """
 
 - `sads geometry diffusers:DiT-XL-2-256/transformer --drop-variance --condition normal`
 
+- `sads geometry iddpm --shape 3x256x256 --networks 32 --memory 2GB` (without a matrix)
+
 - `sads geometry iddpm --probe my_probe.py:Probe` (a class with a method `draw`)
 """
 FILES = ("geometry.safetensors", "geometry.json", "spectrum.png", "directions.png", REPORT)
 PARTIAL = "geometry.partial.safetensors"
+MEASURED = 10_000  # images at most, as `sads align` reads them
 
 
 @app.command(epilog=EXAMPLES, rich_help_panel="Before training")
@@ -111,6 +114,20 @@ def geometry(
             "by its size. The numbers are the same."
         ),
     ] = None,
+    matrix_free: Annotated[
+        bool | None,
+        typer.Option(
+            "--matrix-free/--matrix",
+            help="Keep no matrix: by itself above 5,000 positions or what --memory allows.",
+        ),
+    ] = None,
+    memory: Annotated[
+        str | None, typer.Option(help="For matrices, or features between passes: 2GB.")
+    ] = None,
+    measure: Annotated[
+        str | None,
+        typer.Option(help="Data whose alignment a geometry without a matrix should know."),
+    ] = None,
     out: NewFolder = None,
     report: WithReport = False,
     as_json: AsJson = False,
@@ -135,6 +152,9 @@ def geometry(
         drop_variance=drop_variance,
     )
     chosen_probe = read_probe(probe, score_family.shape, value_range, layout)
+    measured = None
+    if measure is not None:
+        measured = read_dataset(measure, score_family.shape, MEASURED, seed).samples
     folder = new_folder(out, folder_stem(score_family, probe), FILES, partial=PARTIAL)
     try:
         with progress_bar("networks", "error {:.1%}", quiet=as_json) as progress:
@@ -150,6 +170,9 @@ def geometry(
                 max_networks=max_networks,
                 device=device,
                 streaming=streaming,
+                matrix_free=matrix_free,
+                memory=memory,
+                measure=measured,
                 checkpoint=folder / PARTIAL,
                 progress=progress,
                 stage=progress.stage if progress else None,
@@ -159,7 +182,9 @@ def geometry(
         if interrupted.geometry is None:
             raise
         result = interrupted.geometry
-    report = report and not result.provenance.interrupted
+    if report and result.matrix_free:
+        print_line("note: there is no report of a geometry without a matrix")
+    report = report and not result.provenance.interrupted and not result.matrix_free
     summary = write_geometry(result, folder, report)
     if not result.provenance.interrupted:
         if report:
@@ -207,12 +232,84 @@ class GeometrySummary:
     files: dict[str, Path]
 
 
-def write_geometry(result: "Geometry", folder: Path, report: bool = False) -> GeometrySummary:
+@dataclass(frozen=True)
+class EndSummary:
+    """One end of a geometry without a matrix in numbers, outermost direction first."""
+
+    bounds: tuple[Estimate, ...]  # of the eigenvalues: at least, or at most
+    energies: tuple[Estimate, ...]
+    found: Any
+    residuals: Any
+    copies: int
+
+
+@dataclass(frozen=True)
+class EndsSummary:
+    """A geometry without a matrix in numbers: what `geometry.json` then holds."""
+
+    command: str
+    matrix_free: bool
+    dimension: int
+    networks: int
+    exact: bool
+    estimator: str
+    seconds: float
+    trace: float
+    avoided: EndSummary | None  # None if networks were too few
+    preferred: EndSummary | None
+    errors_unknown: str | None
+    provenance: Any
+    files: dict[str, Path]
+
+
+def write_ends(result: "Geometry", folder: Path) -> EndsSummary:
+    """Write a geometry without a matrix, with its pictures."""
+    from sads.files import write_json
+    from sads.geometry.summary import has_ends
+    from sads.plots.ends import plot_ends, plot_known
+    from sads.plots.style import save
+
+    def summary_of(side: str) -> EndSummary | None:
+        if not has_ends(result):
+            return None
+        end = result.end(side)
+        bounds, energies = tuple(end.bounds), tuple(end.energies)
+        return EndSummary(bounds, energies, end.found, end.residuals, end.copies)
+
+    summary = EndsSummary(
+        command=command_line(),
+        matrix_free=True,
+        dimension=result.dimension,
+        networks=result.num_networks,
+        exact=result.exact,
+        estimator=result.estimator,
+        seconds=round(result.provenance.seconds, 3),
+        trace=result.trace,
+        avoided=summary_of("avoided"),
+        preferred=summary_of("preferred"),
+        errors_unknown=result.errors_unknown,
+        provenance=result.provenance,
+        files={
+            "geometry": result.save(folder / "geometry.safetensors"),
+            "spectrum": save(plot_known(result), folder / "spectrum.png"),
+            "directions": save(plot_ends(result), folder / "directions.png"),
+            "json": folder / "geometry.json",
+        },
+    )
+    write_json(summary.files["json"], summary)
+    return summary
+
+
+def write_geometry(
+    result: "Geometry", folder: Path, report: bool = False
+) -> GeometrySummary | EndsSummary:
     """Write a geometry with its pictures; returns the summary that is written as JSON.
 
     Args:
         report: whether there will also be a report.
     """
+    if result.matrix_free:
+        return write_ends(result, folder)
     from sads.files import write_json
     from sads.geometry.estimate import is_settled
     from sads.geometry.summary import why_unknown
@@ -254,7 +351,7 @@ def write_geometry(result: "Geometry", folder: Path, report: bool = False) -> Ge
     return summary
 
 
-def print_geometry(result: "Geometry", summary: GeometrySummary) -> None:
+def print_geometry(result: "Geometry", summary: GeometrySummary | EndsSummary) -> None:
     from sads.geometry.summary import describe
 
     print_rows(describe(result))

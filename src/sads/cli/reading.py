@@ -11,6 +11,8 @@ from sads.errors import InvalidArgumentError, SadsError, describe_failure, print
 from sads.shapes import parse_shape
 
 if TYPE_CHECKING:
+    from torch import Tensor
+
     from sads.data.spec import DataSet
     from sads.families import ScoreFamily
     from sads.geometry.result import Geometry
@@ -79,7 +81,12 @@ def read_geometry(
 
 
 def estimate(
-    family: "ScoreFamily", networks: int, seed: int, quiet: bool, estimator: str = "auto"
+    family: "ScoreFamily",
+    networks: int,
+    seed: int,
+    quiet: bool,
+    estimator: str = "auto",
+    measure: "Tensor | None" = None,
 ) -> "Geometry":
     """A geometry, with a bar while networks are drawn."""
     with progress_bar("networks", "error {:.1%}", quiet=quiet) as progress:
@@ -88,6 +95,7 @@ def estimate(
             networks,
             seed=seed,
             estimator=estimator,
+            measure=measure,
             progress=progress,
             stage=progress.stage if progress else None,
         )

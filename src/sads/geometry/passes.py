@@ -44,6 +44,7 @@ from sads.untrusted import DAMAGE
 FINDERS = NUM_BATCHES // 2  # batches
 NUM_ENDS = 8  # directions at each end
 MAX_PASSES = 12  # of the search
+DETERMINED = 4  # rows of finders for every position that let the preferred end be refined
 COLUMNS = 256  # of data that are measured at a time
 PHASES = ("look", "search", "judge", "done")
 
@@ -70,7 +71,7 @@ class State:
         batch, numbers = chunk
         tensors = dict(self.tensors)
         for name, value in added.items():
-            if name in ("windows", "applied"):
+            if name in ("windows", "applied", "num_rows"):
                 tensors[name] = tensors[name] + value
             else:
                 tensors[name] = tensors[name].clone()
@@ -133,6 +134,7 @@ class Passes:
         }
         count, area = self.windows.index.shape
         zeros["windows"] = (count, area, area)
+        zeros["num_rows"] = ()
         zeros["measured"] = (batches, 0 if self.measure is None else len(self.measure))
         tensors = {name: torch.zeros(sizes).double() for name, sizes in zeros.items()}
         tensors["counts"] = torch.zeros(self.num_batches, dtype=torch.int64)
@@ -197,7 +199,8 @@ class Passes:
             images = tensors["applied"] / count + self.estimator.offset * tensors["block"]
             space = Search(tensors["basis"], tensors["images"]).joined(tensors["block"], images)
             turn = state.turn + 1
-            following = space.next_block(inverse, NUM_ENDS) if turn < MAX_PASSES else None
+            last = turn == MAX_PASSES
+            following = None if last else space.next_block(inverse, NUM_ENDS, self._determined)
             if following is None:
                 return self._to_be_judged(space.ends(NUM_ENDS), turn, tensors)
             block = following
@@ -208,6 +211,14 @@ class Passes:
             "applied": torch.zeros_like(block),
         }
         return State("search", turn, 0, tensors)
+
+    @property
+    def _determined(self) -> bool:
+        """Do the finders see all directions, several times over? If not, some that nobody measured
+        look as if they were preferred, and what windows say is all that can be learnt of that end.
+        """
+        num_rows = float(self.state.tensors["num_rows"]) * len(self.group)
+        return self._exact is not None or num_rows >= DETERMINED * self.lift.size
 
     def _first_block(self, inverse: LocalInverse) -> Tensor:
         """Random vectors, a sketch of the avoided end; local ones, where the preferred end is."""
@@ -236,11 +247,13 @@ class Passes:
         finder = chunk[0] < FINDERS
         added = {name: torch.zeros_like(total[0]) for name, total in self._of_batches().items()}
         grams = torch.zeros_like(self.state.tensors["windows"])
+        num_rows = torch.zeros((), dtype=torch.float64)
         for rows in self._factor_rows(chunk):
             self._add_energies(added, rows)
+            num_rows += len(rows)
             if finder and self.has_judges:
                 grams += self.windows.gram(rows)
-        return {**added, "windows": grams}
+        return {**added, "windows": grams, "num_rows": num_rows}
 
     def _apply(self, chunk: Chunk) -> dict[str, Tensor]:
         block = self._orbit(self.state.tensors["block"])

@@ -36,7 +36,7 @@ from sads.pieces import card, facts
 from sads.schedule import Schedule
 from sads.shapes import checked_shape, format_shape
 from sads.tensorfile import TensorFile
-from sads.transforms import SYNTHESIS, has_transform
+from sads.transforms import ANALYSIS, SYNTHESIS, has_transform
 from sads.untrusted import parse_json
 
 FORMAT = "sads-geometry"
@@ -306,6 +306,8 @@ class Geometry:
 
         In the order of `sads.basis(name, shape)`; also of a geometry without a matrix.
         """
+        if isinstance(self.moments, MatrixFree) and name in ANALYSIS and name not in SYNTHESIS:
+            return self._positive(self.moments.basis_energies(name))  # which refuses
         if name not in SYNTHESIS or not has_transform(name, self.shape[1:]):
             raise InvalidArgumentError(
                 f"there are no energies of {name!r} for {format_shape(self.shape)}; choose "

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from sads.families import ARCHITECTURES
+from sads.geometry.matrixfree import MatrixFree
 from sads.geometry.result import Geometry
 from sads.shapes import format_shape
 
@@ -15,6 +16,8 @@ REASONS = ("multiplicity", "equal", "unresolved")  # of clusters
 
 def describe(geometry: Geometry) -> dict[str, str]:
     """Names and values, of which nothing depends on the moment but the seconds."""
+    if geometry.matrix_free:
+        return _describe_ends(geometry)
     directions = geometry.directions()
     reasons = [cluster.reason for cluster in directions.clusters]
     counts = {reason: reasons.count(reason) for reason in REASONS}
@@ -38,6 +41,37 @@ def describe(geometry: Geometry) -> dict[str, str]:
     }
 
 
+def _describe_ends(geometry: Geometry) -> dict[str, str]:
+    """The same of a geometry without a matrix: what is certain about its two ends."""
+    dct = geometry.basis_energies("dct")
+    pixels = math.prod(geometry.shape[1:])
+    rows = {
+        "dimension": f"{geometry.dimension:,}, without a matrix of {geometry.lift.size:,} squared",
+        "networks": describe_networks(geometry),
+        "seconds": f"{geometry.provenance.seconds:.2f}",
+        "estimator": geometry.estimator,
+        "energy of a constant": str(dct[0]),
+        "  of the highest frequency": str(dct[pixels - 1]),
+        "  of a mean direction": f"{geometry.trace / geometry.dimension:.4g}",
+    }
+    if not has_ends(geometry):
+        return {**rows, "both ends": "not known"}
+    avoided, preferred = geometry.end("avoided"), geometry.end("preferred")
+    for name, sign, end in (
+        ("largest eigenvalue", "at least", avoided),
+        ("smallest eigenvalue", "at most", preferred),
+    ):
+        rows[name] = f"{sign} {end.bounds[0]}"
+        leaning = f"{float(end.found[0]):.4g}, residual {float(end.residuals[0]):.2g}"
+        rows[f"  of the networks that found it{' ' * (sign == 'at most')}"] = leaning
+    return rows
+
+
+def has_ends(geometry: Geometry) -> bool:
+    """Are both ends of its spectrum known?"""
+    return not isinstance(geometry.moments, MatrixFree) or geometry.moments.ends is not None
+
+
 def describe_networks(geometry: Geometry) -> str:
     if geometry.exact:
         return "none needed: exact"
@@ -47,8 +81,10 @@ def describe_networks(geometry: Geometry) -> str:
 
 def why_unknown(geometry: Geometry) -> str | None:
     """Why the errors of this geometry, or of some of its eigenvalues, are not known."""
+    if geometry.errors_unknown or geometry.matrix_free:
+        return geometry.errors_unknown
     unknown = int(geometry.directions().value_errors.isinf().sum())
-    if geometry.errors_unknown or not unknown:
+    if not unknown:
         return geometry.errors_unknown
     return (
         f"those of {unknown:,} of {geometry.dimension:,} eigenvalues, for which "

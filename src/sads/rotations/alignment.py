@@ -93,6 +93,13 @@ class Alignment:
             "alpha": str(self.alpha),
             "  from the data": f"± {self.data_error:.2g}",
             "  from the geometry": f"± {self.geometry_error:.2g}",
+            **self._extremes(),
+        }
+
+    def _extremes(self) -> dict[str, str]:
+        if math.isnan(self.minimum):
+            return {"minimum, maximum": "not known: the geometry is kept without a matrix"}
+        return {
             "minimum": str(self.minimum),
             "  on held-out samples": str(self.held_out_minimum),
             "maximum": str(self.maximum),
@@ -146,6 +153,8 @@ def pair(geometry: Geometry, x: Tensor) -> "Pairing":
 def _check_size(geometry: Geometry, num_samples: int) -> None:
     """Refuse data whose eigenvectors cannot fit: matrices of D x D, and work on them."""
     dimension = geometry.dimension
+    if geometry.matrix_free:
+        return  # it refuses what needs them
     needed = used_memory() + 6 * 8 * dimension**2 + 6 * 8 * geometry.lift.size**2
     if num_samples < dimension:
         needed += 2 * 8 * num_samples * dimension
@@ -167,6 +176,8 @@ class Pairing:
 
     def alignment(self) -> Alignment:
         """As `sads.alignment`."""
+        if self.geometry.matrix_free:
+            return self._measured_alignment()
         size = self.geometry.dimension
         energies, moment = self._measure()
         mean_value = self._values.mean()
@@ -217,9 +228,41 @@ class Pairing:
             dimension=size,
         )
 
+    def _measured_alignment(self) -> Alignment:
+        """Without a matrix: alpha of data that were measured; its extremes are not known."""
+        alpha, data_error, geometry_error = self._measured_alpha()
+        norms = torch.cat([c.square().sum(dim=1) for c in chunks(self.rows)])
+        unknown = Estimate(math.nan, math.inf)
+        mean_value = self.geometry.trace / self.geometry.dimension
+        random_error = mean_value * float(_sample_errors(norms[:, None]))
+        return Alignment(
+            alpha=Estimate(alpha, math.hypot(data_error, geometry_error)),
+            minimum=unknown,
+            maximum=unknown,
+            random=Estimate(mean_value * float(norms.mean()), random_error),
+            share=unknown,
+            held_out_minimum=unknown,
+            held_out_maximum=unknown,
+            data_error=data_error,
+            geometry_error=geometry_error,
+            num_samples=len(self.rows),
+            dimension=self.geometry.dimension,
+        )
+
+    def _measured_alpha(self) -> tuple[float, float, float]:
+        """Alpha, and its errors from the data and from the geometry, of data that were measured."""
+        batches = self.geometry.moments.quadratic(self.rows)  # (K, N)
+        energies = self.geometry.quadratic(self.rows).values
+        from_data = float(_sample_errors(energies[:, None]))
+        from_batches = float(self.geometry.batch_errors(batches.mean(dim=1, keepdim=True)))
+        return float(energies.mean()), from_data, from_batches
+
     def rotation(self, kind: str | Kind) -> Rotation:
         """As `sads.rotation`."""
         parsed = Kind.parse(kind)
+        if self.geometry.matrix_free and parsed.name == "identity":
+            alpha, *errors = self._measured_alpha()
+            return self._rotation(parsed, Estimate(alpha, math.hypot(*errors)))
         middle = Middle.of(parsed, self.geometry.dimension)
         axes = basis = torch.empty(0, 0, dtype=torch.float64)
         if parsed.paired:
@@ -233,19 +276,29 @@ class Pairing:
             alpha = float(energies.mean())
         from_batches = self.geometry.batch_errors(inner_products(self.geometry, [moment]))
         error = torch.hypot(_sample_errors(energies[:, None]), from_batches)
+        return self._rotation(parsed, Estimate(alpha, float(error)), axes, basis)
+
+    def _rotation(
+        self,
+        kind: Kind,
+        alpha: Estimate,
+        axes: Tensor | None = None,
+        basis: Tensor | None = None,
+    ) -> Rotation:
+        none = torch.empty(0, 0, dtype=torch.float64)
         provenance = RotationProvenance(
             geometry=vars(self.geometry.provenance),
             data=DataProvenance(len(self.rows), self.digest),
             versions=versions(),
         )
         return Rotation(
-            kind=str(parsed),
+            kind=str(kind),
             shape=self.geometry.shape,
-            alpha=Estimate(alpha, float(error)),
+            alpha=alpha,
             provenance=provenance,
-            _axes=axes.contiguous(),
-            _middle=middle,
-            _basis=basis.contiguous(),
+            _axes=(none if axes is None else axes).contiguous(),
+            _middle=Middle.of(kind, self.geometry.dimension),
+            _basis=(none if basis is None else basis).contiguous(),
             _lift=self.geometry.lift,
         )
 
@@ -407,8 +460,8 @@ def as_rows(geometry: Geometry, x: Tensor) -> Tensor:
 
 def check_defined(geometry: Geometry) -> None:
     """Refuse a geometry that says nothing about directions."""
-    factor = geometry.factor()
-    if not factor.isfinite().all() or not float(factor.diagonal().sum()) > 0:
+    finite = geometry.matrix_free or bool(geometry.factor().isfinite().all())
+    if not finite or not 0 < geometry.trace < math.inf:
         raise UndefinedGeometryError(
             "the geometry is 0 or not finite, so every direction is as good as any other; "
             "estimate it again, with zero_readout='default' if the output layer starts at zero"

@@ -71,7 +71,7 @@ def markov_bound(
             "point somewhere"
         )
     if threshold is None:
-        threshold = 3 * math.sqrt(float(geometry.factor().diagonal().mean()))
+        threshold = 3 * math.sqrt(geometry.trace / geometry.dimension)
     if not 0 < threshold < math.inf:
         raise InvalidArgumentError(f"the threshold is a number above 0, got {threshold}")
     rows = rows / lengths[:, None]

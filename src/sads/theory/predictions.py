@@ -14,6 +14,7 @@ from torch import Tensor
 from sads.data.bases import BASES, Basis, basis
 from sads.errors import InvalidArgumentError
 from sads.estimates import Estimate, Estimates
+from sads.geometry.matrixfree import MatrixFree
 from sads.geometry.result import Geometry
 from sads.rotations.alignment import check_defined
 from sads.tables import Row, Table, column
@@ -60,14 +61,23 @@ class Difficulty(Row):
     inside: Estimate | None = None
 
 
-def predict(geometry: Geometry, names: tuple[str, ...] = BASES) -> dict[str, Prediction]:
-    """Which vectors of each basis a geometry says are hard, by name of the basis."""
+def predict(geometry: Geometry, names: tuple[str, ...] | None = None) -> dict[str, Prediction]:
+    """Which vectors of each basis a geometry says are hard, by name of the basis.
+
+    All bases if none are named, or those whose energies a geometry without a matrix keeps.
+    """
     check_defined(geometry)
-    mean = float(geometry.factor().diagonal().mean())
+    if names is None:
+        kept = isinstance(geometry.moments, MatrixFree) and tuple(geometry.moments.energies)
+        names = kept or BASES
+    mean = geometry.trace / geometry.dimension
     predictions = {}
     for name in names:
         vectors = basis(name, geometry.shape)
-        energies = geometry.quadratic(vectors.vectors)
+        if geometry.matrix_free:
+            energies = geometry.basis_energies(name)
+        else:
+            energies = geometry.quadratic(vectors.vectors)
         predictions[name] = Prediction(basis=vectors, energies=energies, mean_energy=mean)
     return predictions
 
