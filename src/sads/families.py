@@ -36,7 +36,11 @@ Architecture = Callable[..., nn.Module]  # takes `shape=` and the options of a n
 
 ARCHITECTURES: dict[str, Architecture] = {}
 _COLUMNS: dict[str, tuple[Column, ...]] = {}
-ADAPTERS = {"diffusers": "sads.adapters.diffusers"}  # modules, by package and prefix of names
+ADAPTERS = {  # modules that make families, by the prefix of names
+    "diffusers": "sads.adapters.diffusers",
+    "atlas": "sads.adapters.presets",
+}
+PACKAGES = {"diffusers": "sads.adapters.diffusers"}  # and by the package of a class
 
 
 @dataclass(frozen=True)
@@ -258,7 +262,7 @@ def adapter_of(name: object) -> str | None:
 
 def _adapter_of_class(kind: type) -> str | None:
     packages = (base.__module__.partition(".")[0] for base in kind.__mro__)
-    return next((ADAPTERS[package] for package in packages if package in ADAPTERS), None)
+    return next((PACKAGES[package] for package in packages if package in PACKAGES), None)
 
 
 def _try_to_build(given: ScoreFamily) -> None:

@@ -105,13 +105,13 @@ def adapt(
 ) -> ScoreFamily:
     """The family of `"diffusers:PATH"`, or of a class of diffusers; see the head of this module."""
     if not isinstance(name, str):
-        return _family(name, {}, None, name.__name__, shape, prediction, schedule, overrides)
+        return family_of(name, {}, None, name.__name__, shape, prediction, schedule, overrides)
     found = configurations.find(name.removeprefix(PREFIX))
     kind = model_class(configurations.class_name(found), printable(found.path))
     meaning = None
     if found.scheduler is not None:
         meaning = read_scheduler(found.scheduler, printable(found.scheduler_path))
-    return _family(
+    return family_of(
         kind,
         found.content,
         meaning,
@@ -147,7 +147,7 @@ def unpack(tokens: Tensor, side: int, size: tuple[int, ...]) -> Tensor:
     return x.reshape(len(tokens), -1, rows * side, columns * side)
 
 
-def _family(
+def family_of(
     kind: type,
     content: Mapping[str, Any],
     meaning: Meaning | None,

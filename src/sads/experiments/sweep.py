@@ -404,7 +404,10 @@ def prepare_geometry(spec: GeometrySpec, store: Store, cluster: RayCluster | Non
 
 
 def geometry_on_ray(
-    spec: GeometrySpec, cluster: RayCluster, num_shards: int | None = None
+    spec: GeometrySpec,
+    cluster: RayCluster,
+    num_shards: int | None = None,
+    first_network: int = 0,
 ) -> Geometry:
     """A geometry whose networks are drawn on a cluster, in shards that are merged.
 
@@ -417,7 +420,8 @@ def geometry_on_ray(
     bounds = [spec.num_networks * k // count for k in range(count + 1)]
     task = ray.remote(num_cpus=cluster.cpus, num_gpus=cluster.gpus, max_retries=ATTEMPTS)(_shard)
     references = [
-        task.remote(spec, start, stop - start) for start, stop in itertools.pairwise(bounds)
+        task.remote(spec, first_network + start, stop - start)
+        for start, stop in itertools.pairwise(bounds)
     ]
     try:
         first, *others = ray.get(references)

@@ -1,0 +1,86 @@
+"""Compute an entry of the atlas, or go on where an earlier process was.
+
+Beside the entries, in `work/`, lie the geometries themselves and the moments of one under way. A
+geometry that holds fewer networks than are asked for is kept, and the missing ones are added.
+"""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+
+import sads.geometry.estimate as estimates
+from sads.adapters.presets import Preset, adapt
+from sads.atlas.entry import Directions, Entry, describe, load, save
+from sads.environment import peak_memory, reset_peak_memory
+from sads.families import ScoreFamily
+from sads.geometry.estimate import Progress
+from sads.geometry.plan import Stage
+from sads.geometry.result import Geometry, load_geometry
+
+Estimate = Callable[[ScoreFamily, int, int], Geometry]  # first network, count
+
+
+def finished(folder: Path, preset: Preset, networks: int) -> tuple[Entry, Directions] | None:
+    """An entry that holds as many networks as are asked for, or is exact."""
+    found = load(folder, preset.name)
+    if found is None or not (found[0].exact or found[0].networks >= networks):
+        return None
+    return found
+
+
+def compute(
+    preset: Preset,
+    networks: int,
+    folder: Path,
+    *,
+    seed: int = 0,
+    command: str = "",
+    keep: bool = True,
+    estimate: Estimate | None = None,
+    progress: Progress | None = None,
+    stage: Stage | None = None,
+) -> tuple[Entry, Directions]:
+    """Draw the networks that are missing, and write the entry.
+
+    Args:
+        keep: leave the geometry in `work/`, so that networks can be added to it.
+        estimate: draws networks in another way, on a cluster for instance.
+    """
+    reset_peak_memory()
+    family = adapt(preset.name, None, None, None, {})
+    kept = folder / "work" / f"{preset.name}.safetensors"
+    partial = folder / "work" / f"{preset.name}.partial.safetensors"
+    geometry = load_geometry(kept) if kept.exists() else None
+    done = 0 if geometry is None else geometry.num_networks
+    if geometry is None or not (geometry.exact or done >= networks):
+        if estimate is not None:
+            drawn = estimate(family, done, networks - done)
+        else:
+            partial.parent.mkdir(parents=True, exist_ok=True)
+            drawn = estimates.estimate_geometry(
+                family,
+                networks - done,
+                seed=seed,
+                first_network=done,
+                checkpoint=partial,
+                checkpoint_seconds=120,
+                progress=progress,
+                stage=stage,
+            )
+        geometry = drawn if geometry is None else geometry.merge(drawn)
+        geometry.save(kept)
+        partial.unlink(missing_ok=True)
+    if stage:
+        stage("finding directions")
+    entry, directions = describe(preset, geometry, _parameters(family), peak_memory(), command)
+    save(entry, directions, folder)
+    if not keep:
+        kept.unlink()
+    return entry, directions
+
+
+def _parameters(family: ScoreFamily) -> int:
+    with torch.device("meta"):
+        network = family.build()
+    return sum(p.numel() for p in network.parameters())

@@ -1,0 +1,222 @@
+"""The page of the atlas: a table, the picture, and what its numbers say.
+
+Every sentence is made from the entries that are there. What the paper says of small networks is
+asked of each of them in three numbers: the rank correlation of energy and frequency, how fine the
+two outermost directions are, and how much of the most preferred one lies at the border.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from scipy.stats import spearmanr
+
+from sads.atlas.entry import RIM, Entry
+from sads.environment import gigabytes
+from sads.estimates import Estimate
+from sads.files import replacing
+from sads.shapes import format_shape
+from sads.tables import Row, column, markdown
+
+PICTURE = "atlas.png"
+KINDS = ("U-Net", "transformer")
+FALLING = -0.5  # rank correlation from which on energy is said to fall with frequency
+
+
+@dataclass(frozen=True)
+class Made(Row):
+    """How an entry was made, and its spectrum in numbers."""
+
+    network: str
+    kind: str
+    parameters: str
+    data: str
+    networks: str
+    minutes: float
+    memory: str
+    largest: Estimate = column("largest λ / mean")
+    smallest: Estimate = column("smallest λ / mean")
+    effective: float | None = column("effective rank / D")
+    error: str = column("whitened error")
+
+
+@dataclass(frozen=True)
+class Seen(Row):
+    """What the paper says of small networks, asked of an entry."""
+
+    network: str
+    kind: str
+    smooth: Estimate = column("energy of the mean / mean energy")
+    fine: Estimate = column("of the finest")
+    falls: float = column("rank correlation with frequency")
+    frequency: str = column("frequency of avoided, preferred")
+    rim: str = column("at the border: avoided, preferred")
+    edge: Estimate = column("energy of border pixels / mean")
+
+
+def made(entry: Entry) -> Made:
+    """The row of an entry."""
+    unit = entry.mean
+    return Made(
+        network=entry.title,
+        kind=entry.kind,
+        parameters=f"{entry.parameters / 1e6:,.0f} M",
+        data=format_shape(entry.shape),
+        networks="exact" if entry.exact else f"{entry.networks:,}",
+        minutes=entry.seconds / 60,
+        memory=gigabytes(entry.memory),
+        largest=Estimate(entry.largest / unit, entry.largest.error / unit),
+        smallest=Estimate(entry.smallest / unit, entry.smallest.error / unit),
+        effective=None
+        if entry.effective_rank is None
+        else entry.effective_rank / math.prod(entry.shape),
+        error="" if entry.whitened_error is None else f"{entry.whitened_error:.1%}",
+    )
+
+
+def seen(entry: Entry) -> Seen:
+    """What is asked of an entry."""
+    frequency, border = entry.frequency, entry.border
+    return Seen(
+        network=entry.title,
+        kind=entry.kind,
+        smooth=Estimate(frequency.values[0], frequency.errors[0]),
+        fine=Estimate(frequency.values[-1], frequency.errors[-1]),
+        falls=float(spearmanr(frequency.places, frequency.values).statistic),
+        frequency=f"{entry.avoided.frequency:.2f}, {entry.preferred.frequency:.2f}",
+        rim=f"{entry.avoided.border:.0%}, {entry.preferred.border:.0%}",
+        edge=Estimate(border.values[0], border.errors[0]),
+    )
+
+
+def findings(entries: Sequence[Entry]) -> list[str]:
+    """What the numbers say, one sentence each, with how many networks they hold for."""
+    rows = {entry.name: seen(entry) for entry in entries}
+    area = 1 - (1 - 2 * RIM) ** 2
+
+    def count(kind: str, holds: dict[str, bool]) -> str:
+        of_kind = [e for e in entries if e.kind == kind]
+        yes = [e for e in of_kind if holds[e.name]]
+        no = ", ".join(e.title for e in of_kind if not holds[e.name])
+        return f"{len(yes)} of {len(of_kind)} {kind}s" + (f" (not {no})" if no and yes else "")
+
+    asked = {
+        "Smooth images are avoided: the mean of an image has more than the mean energy": {
+            n: r.smooth > 1 for n, r in rows.items()
+        },
+        f"Energy falls with frequency (rank correlation below {FALLING:g})": {
+            n: r.falls < FALLING for n, r in rows.items()
+        },
+        "The most preferred direction is finer than the most avoided one": {
+            e.name: e.preferred.frequency > e.avoided.frequency for e in entries
+        },
+        f"The most preferred direction lies at the border (more of it than the {area:.0%} of the "
+        "pixels that are there)": {e.name: e.preferred.border > area for e in entries},
+        "Pixels at the border have less than the mean energy": {
+            n: r.edge < 1 for n, r in rows.items()
+        },
+    }
+    present = [kind for kind in KINDS if any(e.kind == kind for e in entries)]
+    return [
+        f"{claim}: {', '.join(count(kind, holds) for kind in present)}."
+        for claim, holds in asked.items()
+    ]
+
+
+def contrast(entries: Sequence[Entry]) -> list[str]:
+    """How U-Nets and transformers differ, in ranges over the networks of each kind."""
+    lines = []
+    for kind in KINDS:
+        of_kind = [entry for entry in entries if entry.kind == kind]
+        if not of_kind:
+            continue
+        ratios = [e.frequency.values[0] / e.frequency.values[-1] for e in of_kind]
+        conditions = [e.largest / e.smallest for e in of_kind if e.smallest > 0]
+        edges = [e.border.values[0] for e in of_kind]
+        known = [e for e in of_kind if e.effective_rank is not None]
+        ranks = [(e.effective_rank or 0) / math.prod(e.shape) for e in known]
+        lines.append(
+            f"**{kind}s** ({len(of_kind)}): energy of the mean over that of the finest detail "
+            f"{_range(ratios)}, largest over smallest eigenvalue {_range(conditions)}, pixels at "
+            f"the border {_range(edges)} of the mean energy, effective rank "
+            f"{_range([100 * r for r in ranks])} % of the dimension."
+        )
+    return lines
+
+
+def write_page(folder: Path, entries: Sequence[Entry], command: str) -> Path:
+    """Write `README.md`."""
+    lines = [
+        "# Atlas: the geometries of networks that people use",
+        "",
+        f"![Directions, spectra and energies of {len(entries)} networks]({PICTURE})",
+        "",
+        "*Untrained, at `x = 0`, each under the noise levels and the prediction that it was "
+        "published with. Directions are shown in one channel; bands are two standard errors; "
+        "energies are in units of the mean eigenvalue, so that 1 is no preference.*",
+        "",
+        "```sh",
+        command,
+        "```",
+        "",
+        "computes what is missing and goes on where it was; the geometries themselves (up to a "
+        "gigabyte each) stay in `work/`. `sads atlas NAME --networks N` adds networks to one.",
+        "",
+        *markdown([made(entry) for entry in entries]),
+        "",
+        "Eigenvalues are of the networks drawn so far: with few of them, the smallest come out too "
+        "small and the largest too large (the errors say how much where they are known).",
+        "",
+        "## What distinguishes U-Nets from transformers",
+        "",
+        *(f"- {line}" for line in contrast(entries)),
+        "",
+        "## Where the paper's claims on small networks hold at this size",
+        "",
+        *(f"- {line}" for line in findings(entries)),
+        "",
+        *markdown([seen(entry) for entry in entries]),
+        "",
+        "Frequencies are means over the DCT (0 is constant, 1 the finest checkerboard), *at the "
+        f"border* is within an eighth of the side ({1 - (1 - 2 * RIM) ** 2:.0%} of the pixels).",
+        "",
+        "## Networks",
+        "",
+        *(
+            f"- **{entry.title}** (`atlas:{entry.name}`, `{entry.model}`): {entry.source}"
+            + (f"; {entry.like}" if entry.like else "")
+            + f". Predicts {entry.prediction} under {_words(entry)}."
+            for entry in entries
+        ),
+        "",
+        "Layers are drawn as the constructors of `diffusers` draw them, by PyTorch's defaults, "
+        "and conditions are zeros. U-ViT is missing: the `UVit2DModel` of `diffusers` predicts "
+        "tokens, not scores.",
+        "",
+    ]
+    path = folder / "README.md"
+    with replacing(path) as temporary:
+        temporary.write_text("\n".join(lines))
+    return path
+
+
+def _words(entry: Entry) -> str:
+    return ", ".join(f"{key} {value}" for key, value in entry.schedule.items())
+
+
+def _range(values: Sequence[float]) -> str:
+    """
+    >>> _range([3.14159, 2.0]), _range([12345.0])
+    ('2 to 3.14', '12,300')
+    """
+    if not values:
+        return "not known"
+    low, high = (_digits(v) for v in (min(values), max(values)))
+    return low if low == high else f"{low} to {high}"
+
+
+def _digits(value: float) -> str:
+    if value >= 1e5:
+        return f"{value:.2g}"
+    return f"{float(f'{value:.3g}'):,.0f}" if value >= 1000 else f"{value:.3g}"

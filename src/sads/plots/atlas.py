@@ -1,0 +1,125 @@
+"""The atlas in one picture: directions of every network, and its three curves on common axes."""
+
+from collections.abc import Sequence
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from torch import Tensor
+
+from sads.atlas.entry import Curve, Directions, Entry
+from sads.plots.style import GREY, INK, as_text, frame, styled, subplots
+
+UNETS = ("#0b3c6f", "#2563a8", "#4f93d2", "#8fc1ea", "#2a9d8f", "#6b7f99")
+TRANSFORMERS = ("#b3400a", "#e07b1a", "#f2b134", "#a3315f", "#d46a8c")
+
+
+def plot_atlas(entries: Sequence[tuple[Entry, Directions]]) -> Figure:
+    """Two rows of directions, and spectra and energies of all networks below them."""
+    colors = _colors([entry for entry, _ in entries])
+    columns = max(3, len(entries))
+    with styled():
+        figure = Figure(figsize=(max(9.0, 1.45 * columns), 7.4), layout="constrained")
+        upper, lower = figure.subfigures(2, 1, height_ratios=(1.08, 1.0))
+        _show_directions(upper, entries, colors)
+        axes = lower.subplots(1, 3)
+        for entry, _ in entries:
+            style = "-" if entry.kind == "U-Net" else (0, (4, 1.2))
+            for place, curve in zip(
+                axes, (entry.spectrum, entry.frequency, entry.border), strict=True
+            ):
+                _draw(place, curve, colors[entry.name], style, entry.title)
+        _label(axes)
+    return figure
+
+
+def plot_portrait(entry: Entry, directions: Directions) -> Figure:
+    """One network: its outermost directions, and energy against frequency."""
+    with styled():
+        count = min(3, len(directions.avoided), len(directions.preferred))
+        figure, axes = subplots(
+            1, 2 * count + 1, figsize=(1.45 * 2 * count + 3.2, 2.1), width_ratios=_widths(count)
+        )
+        shown = [*directions.avoided[:count], *directions.preferred[:count].flip(0)]
+        places = [*axes[:count], *axes[count + 1 :]]
+        for number, (place, image) in enumerate(zip(places, shown, strict=True)):
+            _image(place, image)
+            last = number - 2 * count
+            place.set_title(f"$u_{{{number + 1}}}$" if number < count else f"$u_{{{last}}}$")
+        places[0].set_ylabel("avoided")
+        places[-1].yaxis.set_label_position("right")
+        places[-1].set_ylabel("preferred")
+        middle = axes[count]
+        _draw(middle, entry.frequency, UNETS[1], "-", entry.title)
+        middle.set(yscale="log", xlabel="frequency", ylabel="energy / mean")
+        middle.axhline(1, color=GREY, lw=0.8, ls=":")
+        middle.set_title(as_text(entry.title), fontsize=9)
+    return figure
+
+
+def _widths(count: int) -> list[float]:
+    return [1.0] * count + [2.0] + [1.0] * count
+
+
+def _show_directions(
+    figure: Figure, entries: Sequence[tuple[Entry, Directions]], colors: dict[str, str]
+) -> None:
+    axes = figure.subplots(2, len(entries), squeeze=False)
+    for column, (entry, directions) in zip(axes.T, entries, strict=True):
+        _image(column[0], directions.avoided[0])
+        _image(column[1], directions.preferred[0])
+        size = "exact" if entry.exact else f"{entry.networks} networks"
+        column[0].set_title(
+            f"{as_text(entry.title)}\n{_count(entry.parameters)}, {size}",
+            fontsize=7.5,
+            color=colors[entry.name],
+        )
+        column[0].set_xlabel(f"$\\lambda$ = {_short(entry.largest / entry.mean)}", fontsize=7)
+        column[1].set_xlabel(f"$\\lambda$ = {_short(entry.smallest / entry.mean)}", fontsize=7)
+    axes[0, 0].set_ylabel("most avoided")
+    axes[1, 0].set_ylabel("most preferred")
+
+
+def _image(axes: Axes, image: Tensor) -> None:
+    limit = float(image.abs().max()) or 1.0
+    axes.imshow(image.numpy(), cmap="gray", vmin=-limit, vmax=limit, interpolation="nearest")
+    frame(axes)
+
+
+def _draw(axes: Axes, curve: Curve, color: str, style: object, label: str) -> None:
+    places, values, errors = (np.array(x, dtype=float) for x in vars(curve).values())
+    positive = values > 0
+    places, values, errors = places[positive], values[positive], errors[positive]
+    known = np.where(np.isfinite(errors), errors, 0.0)
+    low = np.maximum(values - 2 * known, values / 10)
+    axes.fill_between(places, low, values + 2 * known, color=color, alpha=0.2, lw=0)
+    axes.plot(places, values, color=color, ls=style, lw=1.3, label=as_text(label))
+
+
+def _label(axes: Sequence[Axes]) -> None:
+    spectrum, frequency, border = axes
+    for place in axes:
+        place.axhline(1, color=GREY, lw=0.8, ls=":")
+        place.set_yscale("log")
+    spectrum.set(xlabel="rank / number of ranks", title="spectrum")
+    spectrum.set_ylabel("in units of the mean eigenvalue")
+    frequency.set(xlabel="frequency (1: checkerboard)", title="energy against frequency")
+    border.set(xlabel="distance from the border (1: centre)", title="energy against the border")
+    spectrum.legend(fontsize=6.5, frameon=False, labelcolor=INK, loc="best")
+
+
+def _colors(entries: Sequence[Entry]) -> dict[str, str]:
+    colors, used = {}, {"U-Net": 0, "transformer": 0}
+    for entry in entries:
+        palette = UNETS if entry.kind == "U-Net" else TRANSFORMERS
+        colors[entry.name] = palette[used[entry.kind] % len(palette)]
+        used[entry.kind] += 1
+    return colors
+
+
+def _count(parameters: int) -> str:
+    return f"{parameters / 1e9:.1f} B" if parameters >= 1e9 else f"{parameters / 1e6:.0f} M"
+
+
+def _short(value: float) -> str:
+    return f"{value:,.0f}" if value >= 100 else f"{value:.2g}"
