@@ -242,7 +242,8 @@ PRESETS = {
             model="SD3Transformer2DModel",
             config=SD3,
             scheduler=FLOW,
-            source=f"{HUB}/stabilityai/stable-diffusion-3-medium-diffusers, transformer/config.json",
+            source=f"{HUB}/stabilityai/stable-diffusion-3-medium-diffusers, "
+            "transformer/config.json",
             networks=16,
             like="at a quarter of the side of its usual latents",
         ),

@@ -19,12 +19,12 @@ from sads.adapters.presets import Preset
 from sads.arguments import as_tensor
 from sads.data.arrays import load_array
 from sads.decoding import decode
-from sads.errors import DataError, SadsError, printable
+from sads.errors import DataError, printable
 from sads.estimates import Estimate
-from sads.files import replacing, write_json
+from sads.files import ANYTHING_WRONG, replacing, write_json
 from sads.geometry.profile import Profile, border_profile, frequency_profile
 from sads.geometry.result import Geometry
-from sads.untrusted import DAMAGE, first_line, read_json
+from sads.untrusted import first_line, read_json
 
 SHOWN = 4  # directions of each end
 POINTS = 256  # of a spectrum
@@ -154,19 +154,20 @@ def load(folder: Path, name: str) -> tuple[Entry, Directions] | None:
         return None
     try:
         entry = decode(Entry, read_json(path))
-        arrays = {
-            side: as_tensor(load_array(path.with_suffix(".npz"), lambda _, s=side: s), side)
-            for side in ("avoided", "preferred")
-        }
+        arrays = {side: _array(path, side) for side in ("avoided", "preferred")}
         for array in arrays.values():
             if array.ndim != len(entry.shape) or tuple(array.shape[1:]) != entry.shape[1:]:
                 raise ValueError("its directions are of another shape")
-    except (SadsError, *DAMAGE) as error:
+    except ANYTHING_WRONG as error:
         raise DataError(
             f"{printable(path)} is not an entry of the atlas ({first_line(error)}); remove it to "
             "compute it again"
         ) from error
     return entry, Directions(**arrays)
+
+
+def _array(path: Path, name: str) -> Tensor:
+    return as_tensor(load_array(path.with_suffix(".npz"), lambda _: name), name)
 
 
 def _end(geometry: Geometry, side: str) -> tuple[Estimate, Tensor]:

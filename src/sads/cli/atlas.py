@@ -109,7 +109,7 @@ def atlas(
                 )
             if not as_json:
                 print_table([made(entry)])
-    found = [entry for name in PRESETS if (entry := load(out, name)) is not None]
+    found = [pair for name in PRESETS if (pair := load(out, name)) is not None]
     if not found:
         raise InvalidArgumentError(
             f"there is nothing of the atlas in {out}; compute something: sads atlas sd15"

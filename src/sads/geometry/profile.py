@@ -1,7 +1,7 @@
 """A geometry in two curves: energy against frequency, and against the distance from the border.
 
-The energies are `v^T G v` of all vectors of the two-dimensional DCT and of all pixels, averaged over
-vectors of about the same frequency `sqrt(mean (k / n)^2)` (0 is the mean of an image, 1 the finest
+The energies are `v^T G v` of all vectors of the DCT and of all pixels, averaged over vectors of
+about the same frequency `sqrt(mean (k / n)^2)` (0 is the mean of an image, 1 the finest
 checkerboard), and over pixels at the same distance from the border. In units of the mean eigenvalue
 they are 1 for a geometry without a preference, whatever its size.
 """

@@ -20,7 +20,7 @@ def plot_atlas(entries: Sequence[tuple[Entry, Directions]]) -> Figure:
     columns = max(3, len(entries))
     with styled():
         figure = Figure(figsize=(max(9.0, 1.45 * columns), 7.4), layout="constrained")
-        upper, lower = figure.subfigures(2, 1, height_ratios=(1.08, 1.0))
+        upper, lower = figure.subfigures(2, 1, height_ratios=(1.08, 1.0), squeeze=False)[:, 0]
         _show_directions(upper, entries, colors)
         axes = lower.subplots(1, 3)
         for entry, _ in entries:
