@@ -3,7 +3,7 @@ PYTHON ?= python3.11
 BIN := .venv/bin
 STAMP := .venv/.installed
 
-.PHONY: demo test test-fragile check browser docs dist clean
+.PHONY: demo test check browser docs dist clean
 
 $(STAMP): pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
@@ -18,10 +18,7 @@ demo: $(STAMP)
 	@echo "out/digits/practice-digits-brief-samples.png"
 
 test: check
-	$(BIN)/python -m pytest
-
-test-fragile: $(STAMP)
-	$(BIN)/python -m pytest -m fragile
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist worksteal
 
 # Chromium, for the tests that open reports in it; without it they are skipped.
 browser:

@@ -7,6 +7,7 @@ a folder, from where an earlier attempt was left, and a file whose changes show 
 import multiprocessing
 import os
 import random
+import shutil
 import signal
 import sys
 import time
@@ -67,9 +68,9 @@ def kill_repeatedly(
     """
     chance = random.Random(seed)
     for _ in range(times):
-        before = progress.stat().st_mtime_ns if progress.exists() else None
+        before = _written(progress)
         process = start(processes, target, *arguments)
-        while not progress.exists() or progress.stat().st_mtime_ns == before:
+        while _written(progress) in (None, before):
             time.sleep(0.002)
             assert process.is_alive(), f"the run ended before it was killed {times} times"
         time.sleep(delay * chance.random())
@@ -104,19 +105,20 @@ def disturb(
     times: int = 10,
     longest: float,
     seed: int = 0,
-) -> int:
+) -> None:
     """End a command so many times, by `kill -9` and SIGTERM in turn, then let it finish.
 
     Every other one is ended at a random moment of its life, the others at a random moment after it
-    has written to the file `progress`. After each, `check` looks at what is there. Returns how many
-    were ended before they had finished.
+    has written to the file `progress`. After each, `check` looks at what is there. A command that
+    is done before it is ended, on a fast machine, starts over in a new place: its last argument
+    names the folder that it writes to.
     """
     chance, ended = random.Random(seed), 0
-    for turn in range(times):
-        number = (signal.SIGKILL, signal.SIGTERM)[turn % 2]
+    for _ in range(5 * times):
+        number = (signal.SIGKILL, signal.SIGTERM)[ended % 2]
         before = _written(progress)
         process = start(processes, run_command, folder, arguments)
-        if turn % 4 < 2 and progress is not None:
+        if ended % 4 < 2 and progress is not None:
             while process.is_alive() and _written(progress) == before:
                 time.sleep(0.002)
         process.join(longest * chance.random())
@@ -130,14 +132,19 @@ def disturb(
             assert f"with: sads {arguments[0]}" in messages.splitlines()[-1]
         else:  # a signal may come before main has begun
             assert process.exitcode in (0, -number), messages
-        ended += process.exitcode != 0
         check()
+        ended += process.exitcode != 0
+        if ended == times:
+            finish(processes, run_command, folder, arguments)
+            return
         if process.exitcode == 0:
-            break
-    else:
-        finish(processes, run_command, folder, arguments)
-    return ended
+            shutil.rmtree(folder / arguments[-1])
+    pytest.fail(f"{arguments[0]} was ended {ended} times only: it is done too soon")
 
 
 def _written(path: Path | None) -> int | None:
-    return path.stat().st_mtime_ns if path is not None and path.exists() else None
+    """When a file was written; None if it is not there, or no more."""
+    try:
+        return None if path is None else path.stat().st_mtime_ns
+    except FileNotFoundError:
+        return None

@@ -955,7 +955,6 @@ VALID = {
 }
 
 
-@pytest.mark.fragile
 @pytest.mark.parametrize("name", VALID)
 def test_damaged_files_end_in_images_or_in_one_line(tmp_path_factory, name):
     folder = tmp_path_factory.mktemp("damaged")
@@ -965,7 +964,7 @@ def test_damaged_files_end_in_images_or_in_one_line(tmp_path_factory, name):
     def read(content: bytes) -> None:
         nonlocal slowest
         (folder / name).write_bytes(content)
-        started = time.perf_counter()
+        started = time.thread_time()  # others may keep this machine busy
         for call in (sads.read_images, sads.load_labels):
             try:
                 result = call(folder / name)
@@ -977,7 +976,7 @@ def test_damaged_files_end_in_images_or_in_one_line(tmp_path_factory, name):
                     assert result.images.isfinite().all()
                     assert result.images.numel() > 0
             assert text.isprintable()
-        slowest = max(slowest, time.perf_counter() - started)
+        slowest = max(slowest, time.thread_time() - started)
 
     @settings(
         max_examples=250,

@@ -33,7 +33,6 @@ print(said[0].total / 1024, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
 """
 
 
-@pytest.mark.fragile
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("family", "networks"),

@@ -145,14 +145,14 @@ def test_refuses_no_workers(tmp_path):
         sweep(cells(), Store(tmp_path / "store"), num_workers=0)
 
 
-def drive(folder):
-    """A sweep of two workers that says which processes they are and how it ended."""
+def drive(folder, num_workers):
+    """A sweep in a process of its own that says which processes they are and how it ended."""
 
     def watch(board):
         pids = [process.pid for process in multiprocessing.active_children()]
         write_json(folder.with_suffix(".workers"), pids)  # whole, when it is read
 
-    board = sweep(cells(SLOW, 6), Store(folder), num_workers=2, watch=watch)
+    board = sweep(cells(SLOW, 6), Store(folder), num_workers=num_workers, watch=watch)
     outcome = [board.finished + board.found, len(board.failed), board.notes]
     folder.with_suffix(".outcome").write_text(json.dumps(outcome))
 
@@ -171,39 +171,42 @@ def work_since(folder, start):
     return any(moment > start for moment in saved)
 
 
-def wait_until(condition, seconds=60):
+def wait_until(condition, seconds=300):
     limit = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < limit, "waited too long"
         time.sleep(0.02)
 
 
-@pytest.mark.fragile
 @pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc/self").exists(), reason="finds processes in /proc")
 def test_ten_kills_and_a_dead_worker_change_nothing(tmp_path, processes):
-    """`kill -9` of a sweep at ten random moments, and of a worker under it once."""
+    """`kill -9` of a sweep at ten random moments, and of a worker under it once.
+
+    Eight of the ten compute their cells themselves; two have workers, which end with them.
+    """
     undisturbed, folder = tmp_path / "undisturbed", tmp_path / "killed"
     sweep(cells(SLOW, 6), Store(undisturbed), num_workers=2)
     get_geometry(GEOMETRY, Store(folder))
     moments = random.Random(0)
-    for _ in range(10):
+    for turn in range(10):
+        num_workers = 2 if turn in (3, 7) else 1
         start = time.time()
-        process = killing.start(processes, drive, folder)
+        process = killing.start(processes, drive, folder, num_workers)
         wait_until(lambda start=start: work_since(folder, start))
-        time.sleep(moments.uniform(0, 0.1))
+        process.join(moments.uniform(0, 0.1))
         assert process.is_alive(), "the sweep ended before it was killed"
         process.kill()
         process.join()
         gone = workers_of(folder)
-        assert len(gone) == 2
+        assert len(gone) == (2 if num_workers == 2 else 0)
         wait_until(lambda pids=gone: not any(Path(f"/proc/{p}").exists() for p in pids))
     start = time.time()
     folder.with_suffix(".workers").unlink()
-    process = killing.start(processes, drive, folder)
+    process = killing.start(processes, drive, folder, 2)
     wait_until(lambda: len(workers_of(folder)) == 2 and work_since(folder, start))
     os.kill(workers_of(folder)[0], signal.SIGKILL)
-    process.join(timeout=120)
+    process.join(timeout=300)
     done, failed, notes = json.loads(folder.with_suffix(".outcome").read_text())
     assert (done, failed) == (6, 0)
     assert any("its process died (exit code -9)" in note for note in notes)

@@ -3,6 +3,7 @@
 Imports nothing slow: signals are handled before anything that takes time is imported.
 """
 
+import _thread
 import os
 import shlex
 import signal
@@ -10,14 +11,18 @@ import sys
 import threading
 import time
 from types import FrameType
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from sads.errors import printable
+
+if TYPE_CHECKING:  # it exists for type checkers only
+    from sys import UnraisableHookArgs
 
 SIGNALS = tuple(
     getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)
 )
 AGAIN_SECONDS = 0.5  # a signal within this time is the same one: `timeout` sends two of each
+LATER_SECONDS = 0.01  # after which an interrupt is tried again that could not be raised
 
 
 def command_line(*more: str) -> str:
@@ -44,6 +49,10 @@ class Interrupted(KeyboardInterrupt):
 class Interrupts:
     """While it is entered, the first of these signals is a KeyboardInterrupt in the main thread.
 
+    One that comes while Python runs a callback from which nothing can be raised (of an import, or
+    a finaliser) would be printed and dropped, and PyTorch aborts the process if one comes while it
+    is imported: it is raised when that is over.
+
     The second one ends the process at once, in whatever it does to put things in order; all files
     are whole or not there at any moment. What a shell or `nohup` ignores stays ignored.
     """
@@ -51,7 +60,10 @@ class Interrupts:
     def __init__(self) -> None:
         self.received: int | None = None
         self._when = 0.0
+        self._waiting = False  # was one received that is not raised yet?
+        self._again = False  # do we call our own handler?
         self._before: dict[int, Any] = {}
+        self._hook_before: Any = None
 
     @property
     def status(self) -> int:
@@ -65,6 +77,7 @@ class Interrupts:
                 if before not in (signal.SIG_IGN, None):
                     self._before[number] = before
                     signal.signal(number, self._handle)
+            self._hook_before, sys.unraisablehook = sys.unraisablehook, self._drop
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -76,13 +89,50 @@ class Interrupts:
         for number, before in self._before.items():
             own = before not in (signal.SIG_DFL, signal.default_int_handler)
             signal.signal(number, before if own else signal.SIG_DFL)
+        if self._hook_before is not None:
+            sys.unraisablehook = self._hook_before
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
+        again, self._again = self._again, False
         now = time.monotonic()
         if self.received is None:
-            self.received, self._when = number, now
-            raise KeyboardInterrupt
-        if now - self._when > AGAIN_SECONDS:
+            self.received, self._when, self._waiting = number, now, True
+        elif not again and now - self._when > AGAIN_SECONDS:
             show_cursor = b"\x1b[?25h" if os.isatty(2) else b""  # a progress bar hides it
             os.write(2, show_cursor + b"interrupted again: stopped at once\n")
             os._exit(self.status)
+        if self._waiting and _importing("torch"):
+            self._try_later()
+        elif self._waiting:
+            self._waiting = False
+            raise KeyboardInterrupt
+
+    def _drop(self, dropped: "UnraisableHookArgs") -> None:
+        """What cannot be raised is printed, as without us, unless it is our interrupt."""
+        if self.received is None or not issubclass(dropped.exc_type, KeyboardInterrupt):
+            self._hook_before(dropped)
+            return
+        self._waiting = True
+        self._try_later()
+
+    def _try_later(self) -> None:
+        later = threading.Timer(LATER_SECONDS, self._try_again)
+        later.daemon = True
+        later.start()
+
+    def _try_again(self) -> None:
+        """In another thread: have the handler called in the main one, whatever it waits for."""
+        if not self._waiting:
+            return
+        self._again = True
+        number = self.received or signal.SIGINT
+        if hasattr(signal, "pthread_kill"):
+            signal.pthread_kill(threading.main_thread().ident or 0, number)
+        else:  # on Windows
+            _thread.interrupt_main(signal.Signals(number))
+
+
+def _importing(name: str) -> bool:
+    """Is a module being imported at this moment?"""
+    specification = getattr(sys.modules.get(name), "__spec__", None)
+    return bool(getattr(specification, "_initializing", False))
