@@ -20,7 +20,7 @@ from sads.diffusion.model import ScoreModel
 from sads.diffusion.sample import SamplingOptions
 from sads.errors import DataError
 from sads.experiments import run
-from sads.experiments.run import run_cell
+from sads.experiments.run import run_cell, seed_of
 from sads.experiments.spec import Cell, FamilySpec, GeometrySpec, Practice
 from sads.experiments.store import Store
 from sads.table1 import Sampling, Training
@@ -230,6 +230,28 @@ class TestKeptWeights:
         assert fresh is not None
         assert both.evaluations == fresh.evaluations
 
+    def test_commands_read_what_is_kept(self, command: Sads, tmp_path: Path) -> None:
+        store, cell = Store(tmp_path / "store"), _cell(rotation="min", keep_samples=50)
+        record = run_cell(cell, store)
+        assert record is not None
+        (model,) = (tmp_path / "store" / "weights").glob("*/6.safetensors")
+        options = ["--samples", 50, "--steps", 4, "--seed", seed_of(cell, "sample 6")]
+        command.succeed("sample", model, "--unaveraged", *options, "--out", tmp_path / "again")
+        drawn = np.load(tmp_path / "again" / "samples.npz")["images"]
+        assert np.allclose(drawn, store.samples(record).numpy(), atol=1e-5)
+        data = "rank-one:dct:3"  # others than the model's: it is about the files
+        command.succeed(
+            "evaluate",
+            tmp_path / "again",
+            data,
+            "--anatomy",
+            "--test-samples",
+            99,
+            "--networks",
+            16,
+        )
+        assert (tmp_path / "again" / "anatomy.png").exists()
+
     def test_images_of_another_test_set_are_another_training(self) -> None:
         images = _cell(data=DataSpec("images", "digits"))
         fewer = replace(images, sampling=Sampling(40, 4, projections_per_dimension=2))
@@ -272,7 +294,16 @@ class TestCommands:
     def test_a_run_is_taken_apart(self, command: Sads, tmp_path: Path) -> None:
         run = _run(command, tmp_path)
         command.succeed("sample", run, "--samples", "60", "--steps", "5")
-        command.succeed("evaluate", run, "rank-one:dct:3", "--anatomy", "--test-samples", "300")
+        command.succeed(
+            "evaluate",
+            run,
+            "rank-one:dct:3",
+            "--anatomy",
+            "--test-samples",
+            "300",
+            "--networks",
+            "16",
+        )
         written = json.loads((run / "evaluate.json").read_text())["evaluation"]
         loss, along, off = (written["denoising"][name] for name in ("loss", "along", "off"))
         assert loss["value"] == pytest.approx(along["value"] + off["value"])

@@ -200,6 +200,7 @@ class Drawn:
 class _Written:
     """What `samples.json` says of it."""
 
+    model: str | None = None
     steps: int = MOST_STEPS
     sampler: str = "ddpm"
     clip: tuple[float, float] | None = None
@@ -207,19 +208,9 @@ class _Written:
 
 
 def read_drawn(path: Path, factory: str | None) -> Drawn:
-    """The model beside samples, or beside their folder; one line if there is none."""
+    """The model that samples were drawn from; one line if it is not there."""
     from sads.diffusion.sample import SamplingOptions
 
-    folders = (path.parent, path.parent.parent)
-    found = next(
-        (f / "model.safetensors" for f in folders if (f / "model.safetensors").exists()), None
-    )
-    if found is None:
-        raise InvalidArgumentError(
-            f"there is no model.safetensors beside {printable(path)}, whose errors --anatomy could "
-            "take apart; give samples in the folder of a run of sads train"
-        )
-    model = sads.load_model(found, None if factory is None else read_factory(factory))
     written = _Written()
     described = path.with_suffix(".json")
     if described.is_file():
@@ -232,6 +223,15 @@ def read_drawn(path: Path, factory: str | None) -> Drawn:
                 f"{printable(described)} does not say how the samples beside it were drawn: it is "
                 "damaged or another program's; move it away"
             ) from error
+    beside = [folder / "model.safetensors" for folder in (path.parent, path.parent.parent)]
+    named = [] if written.model is None else [Path(written.model)]
+    found = next((place for place in (*named, *beside) if place.is_file()), None)
+    if found is None:
+        raise InvalidArgumentError(
+            f"there is no model.safetensors beside {printable(path)}, whose errors --anatomy could "
+            "take apart; give samples in the folder of a run of sads train"
+        )
+    model = sads.load_model(found, None if factory is None else read_factory(factory))
     options = SamplingOptions(
         steps=min(written.steps, MOST_STEPS),
         sampler=written.sampler,

@@ -155,7 +155,7 @@ def _compute(attempt: _Attempt) -> Record:
         if path.exists():
             evaluations.append(_left(Evaluation, path))
             continue
-        model = _trained(attempt, x, iterations, spent, family)
+        model = _trained(attempt, x, iterations, spent, family, turned, data)
         options = SamplingOptions(
             steps=cell.sampling.steps,
             sampler=cell.sampling.sampler,
@@ -197,18 +197,29 @@ def build_family(cell: Cell, x: Tensor) -> ScoreFamily:
 
 
 def _trained(
-    attempt: _Attempt, x: Tensor, iterations: int, spent: "_Clock", family: ScoreFamily
+    attempt: _Attempt,
+    x: Tensor,
+    iterations: int,
+    spent: "_Clock",
+    family: ScoreFamily,
+    turned: Rotation,
+    data: "CellData",
 ) -> ScoreModel:
     """The cell's model after some updates: its kept weights, or trained and kept.
 
-    It has the average of the weights if the cell asks for that; both are kept.
+    It has the average of the weights if the cell asks for that; both are kept, with the rotation
+    and the range of the data, so that commands can use the file too.
     """
     cell = attempt.cell
     kept = attempt.store.weights(cell, iterations)
     if kept is not None and kept.provenance.data == tensor_digest(x):
         return kept
     model = _train(attempt, x, iterations, spent, family)
-    attempt.store.put_weights(cell, iterations, model)
+    beside = None if turned.kind == "identity" else turned
+    described = None if beside is None else {"kind": turned.kind, "alpha": turned.alpha}
+    provenance = replace(model.provenance, rotation=described, data_range=range_of(data.train))
+    model = replace(model, provenance=provenance)
+    attempt.store.put_weights(cell, iterations, model, beside)
     return model if cell.practice.ema_decay is not None else model.unaveraged()
 
 

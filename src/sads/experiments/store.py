@@ -4,7 +4,8 @@
     cells/HASH/record.json  specification, metrics, loss curve, seconds, versions; digests of the
                             other files of the cell (samples.npz, if asked for)
     geometries/HASH.safetensors
-    weights/TRAINING/UPDATES.safetensors  networks of the cells, with the average of their weights
+    weights/TRAINING/UPDATES.safetensors  networks of the cells, with the average of their weights,
+                            and rotation.safetensors, as `sads sample` reads them
     work/TRAINING/          checkpoint of a cell under way, and its lock
     damaged/                cells that could not be read, set aside
     journal.txt             a line for every cell that was finished here, in that order
@@ -56,6 +57,7 @@ from sads.experiments.records import Record
 from sads.experiments.spec import Cell, GeometrySpec
 from sads.files import digest, file_digest, plain, replacing, to_json, write_json
 from sads.geometry.result import Geometry, load_geometry
+from sads.rotations.rotation import Rotation
 from sads.untrusted import first_line, read_json
 
 try:
@@ -249,17 +251,22 @@ class Store:
             return None
         return model if cell.practice.ema_decay is not None else model.unaveraged()
 
-    def put_weights(self, cell: Cell, updates: int, model: ScoreModel) -> None:
-        """Keep the model of a cell after some updates, with the average of its weights."""
+    def put_weights(
+        self, cell: Cell, updates: int, model: ScoreModel, rotation: Rotation | None = None
+    ) -> None:
+        """Keep the model of a cell after some updates, and beside it the rotation of its data."""
         folder = self._path("weights", cell.training_hash)
         self._fs.makedirs(folder, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=folder if self.is_local else None) as temporary:
-            written = model.save(Path(temporary) / "model.safetensors")
-            place = f"{folder}/{updates}.safetensors"
-            if self.is_local:
-                os.replace(written, place)
-            else:
-                self._fs.put_file(str(written), place)
+            written = [model.save(Path(temporary) / f"{updates}.safetensors")]
+            if rotation is not None:
+                written.insert(0, rotation.save(Path(temporary) / "rotation.safetensors"))
+            for path in written:  # the model last: what is there is whole
+                place = f"{folder}/{path.name}"
+                if self.is_local:
+                    os.replace(path, place)
+                else:
+                    self._fs.put_file(str(path), place)
 
     def records(self) -> dict[str, Record]:
         """All whole records of the store itself, by hash."""
