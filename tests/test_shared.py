@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import sads
-from sads.geometry.plan import make_plan
+from sads.geometry.plan import Request, make_plan
 from sads.openmp import SETTINGS
 from sads.threads import map_on_cores
 
@@ -81,11 +81,7 @@ def test_the_set_up_of_a_small_network_shares_nothing_out(monkeypatch):
         make_plan(
             sads.family(Watched, shape=(1, 4, 4)),
             sads.probe("zero"),
-            seed=0,
-            estimator="auto",
-            readout_path=None,
-            zero_readout="error",
-            device=torch.device("cpu"),
+            Request(),
             stage=lambda _: None,
         )
         assert {count for _, count in threads} == {1}

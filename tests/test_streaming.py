@@ -1,6 +1,7 @@
 """Networks that are drawn layer by layer are the networks that are drawn whole."""
 
 import math
+import re
 
 import diffusers
 import numpy as np
@@ -12,6 +13,7 @@ import sads
 from cases import FAMILIES, small_family
 from sads.errors import NotEnoughMemoryError
 from sads.geometry.drawing import Initialiser
+from sads.geometry.memory import BASE
 from sads.geometry.recording import named_tensors
 from sads.geometry.streaming import Streamed, StreamedNetwork
 from sads.seeds import numpy_stream
@@ -305,3 +307,61 @@ def test_an_independent_plain_loop_agrees_within_errors():
     ours = geometry.quadratic(directions)
     spread = (error**2 + ours.errors**2).sqrt()
     assert ((mean - ours.values).abs() < 4 * spread).all()
+
+
+@pytest.mark.parametrize("streaming", [False, True])
+def test_half_precision_says_by_how_much_it_differs(streaming):
+    """The note's numbers are of the order of bfloat16's rounding, 2^-9, and of the result's."""
+    family = small_family("cnn")
+    single = sads.estimate_geometry(family, 16, streaming=streaming)
+    half = sads.estimate_geometry(family, 16, streaming=streaming, dtype="bfloat16")
+    (note,) = half.provenance.notes
+    said = [float(number) / 100 for number in re.findall(r"([0-9.]+)%", note)]
+    assert len(said) == 2
+    assert all(1e-5 < error < 0.03 for error in said)
+    difference = (half.factor() - single.factor()).norm() / single.factor().norm()
+    assert 0 < float(difference) < 0.03
+
+
+def test_weights_in_half_precision_are_those_of_single_precision_rounded():
+    networks = Streamed(text_conditional)
+    (stream,) = networks.draw([numpy_stream(5, 0, 1)])
+    for name, recipe in networks.recipes.items():
+        exact, rounded = torch.empty(recipe.numel), torch.empty(recipe.numel, dtype=torch.bfloat16)
+        stream.fill(name, exact)
+        stream.fill(name, rounded)
+        assert torch.equal(exact.bfloat16(), rounded)
+
+
+def test_a_budget_keeps_fewer_batches_and_the_same_mean():
+    family = small_family("mlp")
+    whole = sads.estimate_geometry(family, 40)
+    forecasts = []
+    sads.estimate_geometry(family, 40, forecast=forecasts.append)
+    allowed = forecasts[0].total - BASE - 1
+    frugal = sads.estimate_geometry(family, 40, memory=allowed)
+    assert len(whole.counts) == 16
+    assert frugal.counts.tolist() == [5] * 8
+    assert torch.allclose(whole.factor(), frugal.factor(), rtol=1e-12)
+
+
+def test_a_budget_that_cannot_hold_one_layer_is_refused_in_one_line():
+    family = small_family("mlp")
+    with pytest.raises(NotEnoughMemoryError, match=r"cannot hold one layer .* weights") as error:
+        sads.estimate_geometry(family, 8, streaming=True, memory="40MB")
+    assert "\n" not in str(error.value)
+
+
+def test_a_streamed_estimate_goes_on_where_it_was(tmp_path):
+    """Stopped after some networks, with its file written after each: the same bits."""
+    family = sads.family(text_conditional, shape=(4, 8, 8))
+    whole = sads.estimate_geometry(family, 12, streaming=True)
+
+    def stop(done: int, *_: object) -> None:
+        if done == 5:
+            raise RuntimeError("killed")
+
+    arguments = {"streaming": True, "checkpoint": tmp_path / "part", "checkpoint_seconds": 0}
+    with pytest.raises(RuntimeError, match="killed"):
+        sads.estimate_geometry(family, 12, progress=stop, **arguments)
+    assert torch.equal(sads.estimate_geometry(family, 12, **arguments).factors, whole.factors)

@@ -12,6 +12,7 @@ import torch
 
 from sads.errors import InvalidArgumentError, NotEnoughMemoryError, printable
 
+DTYPES = (torch.float32, torch.bfloat16, torch.float16)  # in which networks may be evaluated
 LARGEST = 1 << 46  # bytes that any machine may have, where nothing is known about this one
 
 
@@ -25,6 +26,17 @@ def usable_device(name: str | torch.device) -> torch.device:
         raise InvalidArgumentError(
             f"cannot use device {str(name)!r} here ({str(error).splitlines()[0]}); try 'cpu'"
         ) from error
+
+
+def usable_dtype(name: str | torch.dtype) -> torch.dtype:
+    """A type of floating-point numbers by name, or one line that says which there are."""
+    found = getattr(torch, name, None) if isinstance(name, str) else name
+    if found not in DTYPES:
+        raise InvalidArgumentError(
+            f"cannot evaluate networks in {name!r}; choose one of "
+            f"{', '.join(str(d).removeprefix('torch.') for d in DTYPES)}"
+        )
+    return found
 
 
 def available_memory() -> int | None:

@@ -107,6 +107,9 @@ def geometry(
         ),
     ] = None,
     device: Device = "cpu",
+    dtype: Annotated[
+        str, typer.Option(help="In which networks are evaluated: float32, bfloat16 or float16.")
+    ] = "float32",
     streaming: Annotated[
         bool | None,
         typer.Option(
@@ -169,6 +172,7 @@ def geometry(
                 zero_readout=zero_readout,
                 max_networks=max_networks,
                 device=device,
+                dtype=dtype,
                 streaming=streaming,
                 matrix_free=matrix_free,
                 memory=memory,

@@ -32,7 +32,7 @@ from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from sads.arguments import as_tensor, check_count, check_number
-from sads.environment import available_memory, parse_memory, usable_device
+from sads.environment import available_memory, parse_memory, usable_device, usable_dtype
 from sads.errors import (
     CheckpointError,
     InterruptedEstimate,
@@ -40,7 +40,7 @@ from sads.errors import (
     ZeroReadoutError,
     printable,
 )
-from sads.estimates import batch_error, batch_mean
+from sads.estimates import MIN_BATCHES, batch_error, batch_mean
 from sads.families import ScoreFamily, as_family
 from sads.files import tensor_digest
 from sads.geometry.estimators import NUM_BATCHES, BatchGram, Estimator
@@ -97,7 +97,7 @@ def estimate_geometry(
     batch_size: int | None = None,
     first_network: int = 0,
     device: str | torch.device = "cpu",
-    dtype: torch.dtype = torch.float32,
+    dtype: str | torch.dtype = "float32",
     streaming: bool | None = None,
     matrix_free: bool | None = None,
     memory: int | str | None = None,
@@ -132,14 +132,16 @@ def estimate_geometry(
             `"default"` for models of `diffusers`, else `"error"`.
         batch_size: networks evaluated at once; chosen by their size if not given.
         first_network: number of the first network, for estimating shards to be merged.
-        dtype: in which networks are evaluated; their moments are summed up in float64.
+        dtype: in which networks are evaluated, `"float32"` or `"bfloat16"`, say; their moments are
+            summed up in float64. A note says by how much the first networks differ from float32.
         streaming: draw the weights of each layer just before it runs, so that no network exists
             as a whole. Large networks are if it is not given; the numbers are the same.
         matrix_free: keep the geometry without a matrix: energies along bases, and both ends of
             its spectrum. If not given, that is so where a factor has more than 5,000 positions or
             its matrices exceed the memory.
-        memory: bytes, or words such as `"2GB"`, that matrices may take, or the features that are
-            kept between passes of an estimate without a matrix; what this machine has, and 2 GB
+        memory: bytes, or words such as `"2GB"`, that matrices and the weights of a layer may take
+            (eight batches are kept instead of sixteen if that makes them fit), or the features
+            that are kept between passes of an estimate without a matrix; what this machine has, and 2 GB
             of features, if not given.
         measure: data or directions (n, *shape) whose energies `v^T G v` are wanted of a geometry
             without a matrix, for `alignment` for instance. One with a matrix knows all of them.
@@ -159,6 +161,7 @@ def estimate_geometry(
         num_networks, tolerance, max_networks, batch_size, first_network, estimator, zero_readout
     )
     check_seed(seed)
+    allowed = None if memory is None else parse_memory(memory)
     started = time.perf_counter()
     stage = stage or (lambda _: None)
     budget = max_networks if tolerance else num_networks or DEFAULT_NETWORKS
@@ -174,8 +177,9 @@ def estimate_geometry(
                 readout=readout,
                 zero_readout=zero_readout,
                 device=usable_device(device),
-                dtype=dtype,
+                dtype=usable_dtype(dtype),
                 streaming=streaming,
+                memory=allowed,
             ),
             stage,
         )
@@ -183,7 +187,6 @@ def estimate_geometry(
             plan.provenance, tolerance=tolerance, notes=(*plan.provenance.notes, *notes)
         )
         chosen = plan.estimator
-        allowed = None if memory is None else parse_memory(memory)
         if matrix_free or (matrix_free is None and _too_large(chosen, budget, batch_size, allowed)):
             return _without_matrix(
                 chosen,
@@ -204,17 +207,15 @@ def estimate_geometry(
         chosen.forecast(budget, batch_size, exact=True).check()
         identity = {name: getattr(known, name) for name in PARTIAL_IDENTITY}
         identity |= {"seed": seed, "first_network": first_network, "networks": budget}
+        if usable_dtype(dtype) != torch.float32:
+            identity["dtype"] = str(dtype).removeprefix("torch.")
         partial = Partial(checkpoint, PARTIAL_FORMAT, identity, checkpoint_seconds)
         size = chosen.stack_size(batch_size)
         moments = _Moments.load(partial, size, first_network, budget, known.response)
         with set_up_threads(chosen.network_bytes):
             exact = chosen.exact_gram(stage)
         expected = chosen.forecast(
-            budget,
-            batch_size,
-            exact=exact is not None,
-            again=tolerance is not None,
-            kept=checkpoint is not None,
+            budget, batch_size, exact=exact is not None, again=tolerance is not None
         )
         if forecast:
             forecast(expected)
@@ -224,6 +225,7 @@ def estimate_geometry(
             return _finish(chosen, known, factors, torch.zeros(1, dtype=torch.int64), started)
 
         expected.check()
+        moments.keep_batches(chosen.num_batches)
         moments.check(chosen, partial.path)
         stage("drawing networks")
 
@@ -264,15 +266,20 @@ def estimate_geometry(
 def _too_large(
     estimator: Estimator, num_networks: int, batch_size: int | None, memory: int | None
 ) -> bool:
-    """Is a factor too large for matrices of it?"""
+    """Is a factor too large for matrices of it? Half as many batches may do."""
     size = estimator.lift.size
     if size <= SMALL_POSITIONS and memory is None:
         return False  # if it does not fit, a smaller batch may
     if size > DENSE_POSITIONS:
         return True
-    forecast = estimator.forecast(num_networks, batch_size)
     here = available_memory() if memory is None else memory
-    return here is not None and forecast.total - BASE > here
+
+    def fits() -> bool:
+        return here is None or estimator.forecast(num_networks, batch_size).total - BASE <= here
+
+    if not fits():
+        estimator.num_batches = MIN_BATCHES
+    return not fits()
 
 
 def _without_matrix(
@@ -463,20 +470,25 @@ class _Moments:
             if not same_response(tensors["response"].tolist(), response):
                 raise ValueError("the networks or the probe were others")
             num_stacks, stop, size = (int(n) for n in tensors["position"])
-            counts, grams = tuple(tensors["counts"].tolist()), tensors["grams"]
+            counts = tuple(tensors["counts"].tolist())
+            grams = [tensors.get(f"gram {batch}") for batch in range(len(counts))]
             stacks = list(itertools.islice(_stacks(first, budget, max(1, size)), num_stacks))
             networks = [n for _, numbers in stacks for n in numbers]
             expected = tuple(
-                sum(n % NUM_BATCHES == batch for n in networks) for batch in range(NUM_BATCHES)
+                sum(n % len(counts) == batch for n in networks) for batch in range(len(counts))
             )
-            if counts != expected or grams.dtype != torch.float64 or len(grams) != NUM_BATCHES:
+            there = [gram for gram in grams if gram is not None]
+            if counts != expected or len(counts) not in (NUM_BATCHES, MIN_BATCHES):
+                raise ValueError("its parts do not fit together")
+            if [gram is not None for gram in grams] != [count > 0 for count in counts]:
+                raise ValueError("its parts do not fit together")
+            if any(g.dtype != torch.float64 or g.shape != there[0].shape for g in there):
                 raise ValueError("its parts do not fit together")
             if stop != (stacks[-1][0] if stacks else first):
                 raise ValueError("it ends elsewhere")
-            if not grams.isfinite().all():
+            if not all(gram.isfinite().all() for gram in there):
                 raise ValueError("its numbers are not finite")
-            totals = tuple(g if count else None for g, count in zip(grams, counts, strict=True))
-            sums = _Sums(counts, totals, num_stacks, stop)
+            sums = _Sums(counts, tuple(grams), num_stacks, stop)
             return cls(size, sums, response, float(tensors["seconds"]))
         except DAMAGE as error:
             raise CheckpointError(
@@ -500,12 +512,11 @@ class _Moments:
     def tensors(self, seconds: float) -> dict[str, Tensor]:
         """What `load` reads."""
         sums = self._sums
-        some = next(gram for gram in sums.grams if gram is not None)
-        grams = [torch.zeros_like(some) if gram is None else gram for gram in sums.grams]
+        grams = {f"gram {batch}": gram for batch, gram in enumerate(sums.grams) if gram is not None}
         return {
+            **grams,
             "position": torch.tensor([sums.num_stacks, sums.stop, self.size]),
             "counts": torch.tensor(sums.counts),
-            "grams": torch.stack(grams),
             "response": torch.tensor(self.response, dtype=torch.float64),
             "seconds": torch.tensor(self.earlier_seconds + seconds, dtype=torch.float64),
         }
@@ -514,11 +525,24 @@ class _Moments:
         """Add the Gram matrices of the next stack."""
         sums = self._sums
         counts, totals = list(sums.counts), list(sums.grams)
-        for batch, count, gram in grams:
+        for number, count, gram in grams:
+            batch = number % len(counts)
             total = totals[batch]
             totals[batch] = gram.double() if total is None else total + gram
             counts[batch] += count
         self._sums = _Sums(tuple(counts), tuple(totals), sums.num_stacks + 1, stop)
+
+    def keep_batches(self, count: int) -> None:
+        """Add up batches whose numbers are equal modulo `count`, if there are more."""
+        if len(self._sums.counts) <= count:
+            return
+        counts, totals = [0] * count, [None] * count
+        folded = replace(self._sums, counts=tuple(counts), grams=tuple(totals))
+        earlier, self._sums = self._sums, folded
+        for batch, (networks, gram) in enumerate(zip(earlier.counts, earlier.grams, strict=True)):
+            if gram is not None:
+                self.add([(batch, networks, gram)], earlier.stop)
+        self._sums = replace(self._sums, num_stacks=earlier.num_stacks)
 
     @property
     def num_networks(self) -> int:
@@ -539,9 +563,9 @@ class _Moments:
         """
         counts, totals = self._sums.counts, list(self._sums.grams)
         if last:
-            self._sums = replace(self._sums, grams=(None,) * NUM_BATCHES)
+            self._sums = replace(self._sums, grams=(None,) * len(counts))
         size = estimator.lift.size
-        factors = torch.zeros(NUM_BATCHES, size, size, dtype=torch.float64)
+        factors = torch.zeros(len(counts), size, size, dtype=torch.float64)
         for batch, count in enumerate(counts):
             total, totals[batch] = totals[batch], None
             if total is not None:

@@ -32,6 +32,7 @@ from sads.seeds import numpy_stream
 NUM_BATCHES = BATCHES
 GRAM_BYTES = 16 << 20  # of one Gram matrix in float32; larger ones are many bytes when there are 16
 ACTIVATION_BYTES = 512 << 20  # of all networks of a stack
+COMPARED = 2  # networks that are evaluated in float32 too, if others are not
 GOLDEN = (math.sqrt(5) - 1) / 2
 
 Networks = Initialiser | Streamed  # that are drawn in stacks, or layer by layer
@@ -60,6 +61,7 @@ class Estimator(ABC):
     activation_bytes = 0  # what its evaluation holds at the same time
     gram_size = 0  # of the matrices that are summed up
     row_bytes = 0  # what one network adds to them
+    num_batches = NUM_BATCHES  # that are kept apart
 
     def __init__(self, family: ScoreFamily, probe: Probe, seed: int, level_law: Tensor):
         self.family, self.probe, self.seed = family, probe, seed
@@ -88,12 +90,11 @@ class Estimator(ABC):
         *,
         exact: bool = False,
         again: bool = False,
-        kept: bool = False,
     ) -> Forecast:
         """The memory of an estimate with stacks of the size that was asked for, if any was."""
         most = NUM_BATCHES if exact else max(4 * NUM_BATCHES, num_networks // 2)
         return forecast(
-            num_factors=1 if exact else NUM_BATCHES,
+            num_factors=1 if exact else self.num_batches,
             gram_size=self.gram_size,
             size=self.lift.size,
             network_bytes=self.network_bytes,
@@ -102,7 +103,6 @@ class Estimator(ABC):
             stack_size=min(most, self.stack_size(asked)),
             num_workers=torch.get_num_threads() if self.concurrent and not exact else 1,
             again=again,
-            kept=kept and not exact,
         )
 
     def draw(self, numbers: list[int]) -> Draws:
@@ -189,7 +189,7 @@ def _stack_of(
     return Stack(networks.module, layer_path, device, dtype)
 
 
-class _Stacked(Estimator):
+class Stacked(Estimator):
     """Networks drawn and evaluated in stacks, or one after the other and layer by layer."""
 
     def __init__(
@@ -216,6 +216,25 @@ class _Stacked(Estimator):
         }
         return [f"{what}: {why}" for what, why in reasons.items() if why]
 
+    def compare_precisions(self) -> str:
+        """By how much the first networks differ from float32, in words."""
+        stack = self.stack
+        given, expected = [], []
+        for number in range(COMPARED):
+            given += self.grams(self.draw([number]))
+            self.stack = _stack_of(self.initialiser, stack.layer_path, stack.device, torch.float32)
+            expected += self.grams(self.draw([number]))
+            self.stack = stack
+        errors = [
+            float((a.double() - b).norm() / b.double().norm())
+            for (_, _, a), (_, _, b) in zip(given, expected, strict=True)
+        ]
+        return (
+            f"networks are evaluated in {str(stack.dtype).removeprefix('torch.')}: the Gram "
+            f"matrices of the first {COMPARED} differ from those in float32 by "
+            f"{', '.join(f'{error:.2%}' for error in errors)}"
+        )
+
     def _parameters(self, streams: list[np.random.Generator]) -> Drawn:
         return self.initialiser.draw(streams)
 
@@ -226,7 +245,7 @@ class _Stacked(Estimator):
         return evaluate(draws.parameters, x, schedule.network_time(draws.levels))
 
 
-class Integrated(_Stacked):
+class Integrated(Stacked):
     """Features of networks; the output layer is integrated out.
 
     Levels are drawn in proportion to `b_t^2`, so that all have the weight `E[b_t^2]`.
@@ -339,7 +358,7 @@ class Integrated(_Stacked):
         return self.readout.rows(h[None])[0]
 
 
-class OuterProduct(_Stacked):
+class OuterProduct(Stacked):
     """`F F^T` of whole networks, where the output layer cannot be integrated out.
 
     Levels are drawn from a law `q` under which no level's weight `1 / (T q_t)` times `a^2 + b^2`

@@ -99,7 +99,6 @@ def forecast(
     stack_size: int = 1,
     num_workers: int = 1,
     again: bool = False,
-    kept: bool = False,
 ) -> Forecast:
     """What an estimate takes.
 
@@ -113,10 +112,9 @@ def forecast(
         stack_size: networks that are evaluated together.
         num_workers: stacks that are evaluated at the same time.
         again: directions are found on the way, beside the sums (for a tolerance).
-        kept: sums are written to a file on the way, as one tensor.
     """
     gram, factor = 8 * gram_size**2, 8 * size**2
-    moments = num_factors * gram * (2 if kept else 1)
+    moments = num_factors * gram
     # Drawn numbers take half as much again as the float32 parameters that they become.
     together = STACKED if stack_size > 1 else 1.0
     one = 1.5 * network_bytes + together * activation_bytes + 2 * row_bytes

@@ -20,6 +20,7 @@ from sads.errors import (
     InvalidArgumentError,
     NetworkError,
     NonFiniteError,
+    NotEnoughMemoryError,
     SadsError,
     ZeroReadoutError,
     describe_failure,
@@ -27,7 +28,14 @@ from sads.errors import (
 from sads.families import ScoreFamily
 from sads.geometry import readouts  # noqa: F401  # the kinds of output layers that we know
 from sads.geometry.drawing import Initialiser
-from sads.geometry.estimators import Estimator, Integrated, MonteCarlo, Networks, OuterProduct
+from sads.geometry.estimators import (
+    Estimator,
+    Integrated,
+    MonteCarlo,
+    Networks,
+    OuterProduct,
+    Stacked,
+)
 from sads.geometry.inspection import Inspector
 from sads.geometry.invariance import find_symmetries
 from sads.geometry.memory import BASE, peak_activations
@@ -35,7 +43,7 @@ from sads.geometry.readout import NoReadout, Readout, find_readout, with_default
 from sads.geometry.recording import named_tensors
 from sads.geometry.result import Provenance
 from sads.geometry.stacks import set_up_threads
-from sads.geometry.streaming import STREAM_BYTES, CannotStreamError, Streamed
+from sads.geometry.streaming import STREAM_BYTES, CannotStreamError, Streamed, weight_bytes
 from sads.probes import Probe, draw_input
 from sads.seeds import numpy_stream
 
@@ -62,6 +70,7 @@ class Request:
     device: torch.device = field(default_factory=lambda: torch.device("cpu"))
     dtype: torch.dtype = torch.float32
     streaming: bool | None = None
+    memory: int | None = None  # bytes that are allowed
 
 
 def make_plan(family: ScoreFamily, probe: Probe, request: Request, stage: Stage) -> Plan:
@@ -70,6 +79,7 @@ def make_plan(family: ScoreFamily, probe: Probe, request: Request, stage: Stage)
     notes: tuple[str, ...] = ()
     streamed, why_not = _streamed(family, request)
     if streamed is not None:
+        _check_layer(streamed, request)
         try:
             return _choose(family, probe, streamed, request, stage)
         except CannotStreamError as error:
@@ -98,6 +108,18 @@ def _streamed(family: ScoreFamily, request: Request) -> tuple[Streamed | None, s
     if not request.streaming and streamed.parameter_bytes <= STREAM_BYTES:
         return None, None
     return (streamed, None) if streamed.reason is None else (None, streamed.reason)
+
+
+def _check_layer(networks: Streamed, request: Request) -> None:
+    """Refuse a budget that cannot hold the weights of one layer before anything is drawn."""
+    needed = weight_bytes(networks, request.dtype)
+    if request.memory is not None and needed > request.memory:
+        name, count = networks.largest
+        raise NotEnoughMemoryError(
+            f"{gigabytes(request.memory)} of memory cannot hold one layer of this network: "
+            f"{name} has {count:,} weights, and with those of the next layers they take "
+            f"{gigabytes(needed)}; allow more"
+        )
 
 
 def _initialiser(family: ScoreFamily) -> Initialiser:
@@ -171,6 +193,9 @@ def _choose(
                 )
             said.append(f"the output layer is not integrated out: {found.reason}")
     chosen.activation_bytes = seen.activation_bytes
+    if dtype != torch.float32 and isinstance(chosen, Stacked):
+        stage(f"comparing {str(dtype).removeprefix('torch.')} with float32")
+        said.append(chosen.compare_precisions())
     provenance = Provenance(
         family=family.describe(),
         estimator=chosen.name,

@@ -67,6 +67,7 @@ class Streamed(Blueprint):
         super().__init__(recording)
         self.other = recording.other  # what the constructor gives after another seed
         self.places = _places(self.recipes)
+        self._memory: dict[tuple[torch.device, torch.dtype], _Memory] = {}
 
     @property
     def parameter_bytes(self) -> int:
@@ -83,6 +84,14 @@ class Streamed(Blueprint):
     def draw(self, streams: list[np.random.Generator]) -> "list[NetworkStream]":
         """The numbers of one network per random stream; none of them is drawn yet."""
         return [NetworkStream(self.recipes, self.places, stream) for stream in streams]
+
+    def memory(self, device: torch.device, dtype: torch.dtype) -> "_Memory":
+        """For weights of one network at a time."""
+        key = device, dtype
+        if key not in self._memory:
+            numel = weight_bytes(self, dtype) // dtype.itemsize
+            self._memory = {key: _Memory(numel, device, dtype)}  # that of another type is let go
+        return self._memory[key]
 
     @contextmanager
     def without_numbers(self) -> "Iterator[Blueprint]":
@@ -174,14 +183,16 @@ class NetworkStream:
         if recipe.value is not None:
             out.copy_(recipe.value.reshape(-1))
             return
-        if out.dtype != torch.float32:  # numbers are those of single precision, rounded
+        steps = recipe.steps
+        plain = len(steps) == 1 and steps[0].op == UNIFORM and steps[0].covers(recipe.numel)
+        if out.dtype != torch.float32 and not plain:
             exact = torch.empty(out.shape, device=out.device)
             self._fill(name, exact)
-            out.copy_(exact)
+            out.copy_(exact)  # the numbers of single precision, rounded
             return
-        if not recipe.steps[0].covers(recipe.numel):
+        if not steps[0].covers(recipe.numel):
             out.zero_()
-        for number, step in enumerate(recipe.steps):
+        for number, step in enumerate(steps):
             offset = out.storage_offset() + step.offset
             view = out.as_strided(step.size, step.stride, offset)
             if step.op == UNIFORM:
@@ -197,12 +208,18 @@ class NetworkStream:
         self._seek(entry // 4)
         flat = view.view(-1) if view.is_contiguous() else torch.empty(view.numel())
         done, skip = 0, entry % 4
+        at_once = WORDS if view.device.type == "cpu" else len(flat)  # one transfer of the bits
         while done < len(flat):
-            words = min(WORDS, -(-(len(flat) - done + skip) // 4))
+            words = min(at_once, -(-(len(flat) - done + skip) // 4))
             bits = torch.from_numpy(self._raw(words).view(np.int16))[skip:]
             part = flat[done : done + len(bits)]
-            part.copy_(bits[: len(part)])
-            scale_uniform(part, low, high)
+            numbers = part
+            if part.dtype != torch.float32:
+                numbers = torch.empty(len(part), device=part.device)
+            numbers.copy_(bits[: len(part)])
+            scale_uniform(numbers, low, high)
+            if numbers is not part:
+                part.copy_(numbers)
             done, skip = done + len(part), 0
         if flat.data_ptr() != view.data_ptr():
             view.copy_(flat.view(view.shape))
@@ -311,7 +328,7 @@ class StreamedNetwork:
             if blueprint.recipes[name].value is None or self._tensor(name).is_meta
         }
         self._order: list[str] = []  # in which parameters were used the last time
-        self._memory = _Memory(weight_bytes(blueprint, dtype) // dtype.itemsize, device, dtype)
+        self._blueprint = blueprint
 
     def _tensor(self, name: str) -> Tensor:
         path, _, attribute = name.rpartition(".")
@@ -321,11 +338,11 @@ class StreamedNetwork:
     @contextmanager
     def numbers(self, stream: NetworkStream) -> Iterator[nn.Module]:
         """The module, which computes with these numbers while the block runs."""
-        with _drawing_ahead(stream, self._order, self._memory) as supply:
+        memory = self._blueprint.memory(self.device, self.dtype)
+        with _drawing_ahead(stream, self._order, memory) as supply:
             substitution = _Substitution(self._names, supply, self.device, self.dtype)
             with substitution, sdpa_kernel(ATTENTION):
                 yield self.module
-        self._memory.clear()
         self._order = supply.used
 
     def __call__(
@@ -373,7 +390,7 @@ class StreamedStack:
         device: torch.device,
         dtype: torch.dtype = torch.float32,
     ):
-        self.layer_path, self.device = layer_path, device
+        self.layer_path, self.device, self.dtype = layer_path, device, dtype
         self.reason: str | None = None
         self.network = StreamedNetwork(blueprint, device, dtype)
         self.network_bytes = weight_bytes(blueprint, dtype)
@@ -525,6 +542,7 @@ def _drawing_ahead(
             yield supply
         finally:
             supply.close()
+            memory.clear()
 
 
 _OF_THE_SHAPE = frozenset(
