@@ -141,8 +141,8 @@ def estimate_geometry(
             its matrices exceed the memory.
         memory: bytes, or words such as `"2GB"`, that matrices and the weights of a layer may take
             (eight batches are kept instead of sixteen if that makes them fit), or the features
-            that are kept between passes of an estimate without a matrix; what this machine has, and 2 GB
-            of features, if not given.
+            that are kept between passes of an estimate without a matrix; what this machine has,
+            and 2 GB of features, if not given.
         measure: data or directions (n, *shape) whose energies `v^T G v` are wanted of a geometry
             without a matrix, for `alignment` for instance. One with a matrix knows all of them.
         checkpoint: file in which the moments so far are kept while networks are drawn. The same
