@@ -207,7 +207,7 @@ def test_what_is_not_kept_is_refused_in_one_line(both):
         lambda: free.quadratic(x),
         lambda: sads.alignment(free, x),
         lambda: sads.rotation(free, x, "min"),
-        lambda: free.basis_energies("dst") if False else free.moments.basis_energies("dst"),
+        lambda: free.basis_energies("dst"),
     ]
     for question in questions:
         with pytest.raises(NotKeptError, match="is kept without a matrix") as refusal:
@@ -403,7 +403,83 @@ def test_numpy_data_are_measured(both):
         sads.estimate_geometry(family, 16, matrix_free=True, measure=x[:, :, :3])
     dense = sads.estimate_geometry(family, 32)
     measured = sads.estimate_geometry(family, 32, matrix_free=True, measure=x)
-    expected = dense.quadratic(torch.from_numpy(x))
+    data = torch.from_numpy(x)
+    expected = dense.quadratic(data)
     torch.testing.assert_close(
-        measured.quadratic(torch.from_numpy(x)).values, expected.values, rtol=1e-5, atol=1e-9
+        measured.quadratic(data).values, expected.values, rtol=1e-5, atol=1e-9
     )
+    given, known = sads.alignment(measured, data), sads.alignment(dense, data)
+    for name in ("alpha", "random"):
+        assert math.isclose(getattr(given, name), getattr(known, name), rel_tol=1e-5)
+    for name in ("data_error", "geometry_error"):
+        assert math.isclose(getattr(given, name), getattr(known, name), rel_tol=1e-3)
+    assert math.isnan(given.minimum)
+    assert "not known" in given.describe()["minimum, maximum"]
+    rotation = sads.rotation(measured, data, "identity")
+    assert math.isclose(rotation.alpha, known.alpha, rel_tol=1e-5)
+    assert torch.equal(rotation.apply(data), data)
+    with pytest.raises(NotKeptError):
+        sads.rotation(measured, data, "max")
+
+
+@pytest.mark.parametrize("name", ["three channels", "tokens"])
+def test_predictions_are_those_of_matrices(both, name):
+    from sads.theory.predictions import claims, predict
+
+    dense, free = both(name)
+    given = predict(free)
+    assert set(given) == {"canonical", "dct", "haar"}
+    for basis, expected in predict(dense, ("canonical", "dct", "haar")).items():
+        torch.testing.assert_close(given[basis].relative, expected.relative, rtol=2e-5, atol=1e-9)
+    assert len(claims(given)) == 3
+
+
+def test_commands_say_what_is_known(tmp_path, monkeypatch, capsys):
+    import json
+
+    from sads.cli.main import main
+
+    def run(*arguments):
+        monkeypatch.setattr(sys, "argv", ["sads", *map(str, arguments)])
+        status = 0
+        try:
+            main()
+        except SystemExit as stop:
+            status = stop.code or 0
+        return status, capsys.readouterr()
+
+    monkeypatch.chdir(tmp_path)
+    small = ["--shape", "1x8x8", "--networks", "16"]
+    status, said = run(
+        *("geometry", "iddpm", *small, "--matrix-free", "--measure", "digits", "--out", "g")
+    )
+    assert status == 0
+    assert "largest eigenvalue" in said.out
+    assert "at least" in said.out
+    summary = json.loads((tmp_path / "g/geometry.json").read_text())
+    assert summary["matrix_free"]
+    assert len(summary["preferred"]["bounds"]) == 8
+    assert {path.name for path in (tmp_path / "g").glob("*.png")} == {
+        "spectrum.png",
+        "directions.png",
+    }
+    status, said = run("align", "digits", "--geometry", "g/geometry.safetensors", "--out", "a")
+    assert status == 0
+    assert "not known: the geometry is kept without a matrix" in said.out
+    found = json.loads((tmp_path / "a/alignment.json").read_text())["alignment"]
+    dense = sads.estimate_geometry(sads.family("iddpm", shape=(1, 8, 8)), 16)
+    x = sads.load_geometry(tmp_path / "g/geometry.safetensors")
+    assert math.isclose(x.trace, dense.trace, rel_tol=1e-5)
+    assert found["alpha"]["value"] > 0
+    status, said = run("theory", "predict", "g/geometry.safetensors")
+    assert status == 0
+    for refused in (
+        ["align", "rank-one:dst:3", "--geometry", "g/geometry.safetensors", "--out", "b"],
+        ["align", "digits", "--geometry", "g/geometry.safetensors", "--rotation", "max"],
+        ["geometry", "iddpm", *small, "--matrix-free", "--memory", "much", "--out", "c"],
+        ["geometry", "iddpm", "--matrix-free", "--tolerance", "0.1", "--out", "d"],
+    ):
+        status, said = run(*refused)
+        assert status == 2, refused
+        assert said.err.startswith("error: ")
+        assert said.err.count("\n") == 1

@@ -23,12 +23,13 @@ if TYPE_CHECKING:
     from sads.diffusion.sample import register_sampler, sample
     from sads.diffusion.skip import gaussian_skip
     from sads.diffusion.train import train
-    from sads.errors import InterruptedEstimate, SadsError
+    from sads.errors import InterruptedEstimate, NotKeptError, SadsError
     from sads.estimates import Estimate, Estimates
     from sads.experiments.ranking import Ranking, rank
     from sads.families import ScoreFamily, family
     from sads.families import register as register_family
     from sads.geometry.directions import Cluster, Directions
+    from sads.geometry.end import End
     from sads.geometry.estimate import estimate_geometry
     from sads.geometry.readout import Readout, register_readout
     from sads.geometry.result import Geometry, Provenance, load_geometry
@@ -59,6 +60,7 @@ _HOMES = {
     "Directions": "sads.geometry.directions",
     "Estimate": "sads.estimates",
     "Estimates": "sads.estimates",
+    "End": "sads.geometry.end",
     "Geometry": "sads.geometry.result",
     "ImageSet": "sads.data.images",
     "InterruptedEstimate": "sads.errors",
@@ -70,6 +72,7 @@ _HOMES = {
     "Readout": "sads.geometry.readout",
     "RotatedDataset": "sads.rotations.rotated_data",
     "Rotation": "sads.rotations.rotation",
+    "NotKeptError": "sads.errors",
     "SadsError": "sads.errors",
     "Schedule": "sads.schedule",
     "ScoreFamily": "sads.families",
@@ -117,12 +120,14 @@ __all__ = [
     "Cluster",
     "DataSpectrum",
     "Directions",
+    "End",
     "Estimate",
     "Estimates",
     "Geometry",
     "ImageSet",
     "InterruptedEstimate",
     "MaxSlicedWasserstein",
+    "NotKeptError",
     "Pairing",
     "Probe",
     "Provenance",

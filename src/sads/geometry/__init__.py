@@ -10,5 +10,7 @@ In the order in which `estimate_geometry` uses them:
 - `invariance`  symmetries of a family's law
 - `estimators`  the three ways: output layer integrated out, outer products, the paper's loop
 - `lift`        the form that a geometry takes: a small factor, repeated
+- `passes`      the loop without a matrix; its steps: `energies`, `windows`, `search`
+- `dense`       what is kept of a geometry, as matrices; `matrixfree`: without; `end`: its two ends
 - `result`      the geometry, and how it was made; `directions`: the SADs and how sure they are
 """

@@ -58,20 +58,21 @@ def plot_ends(geometry: Geometry) -> Figure:
                 if end is None or place >= len(end):
                     cell.axis("off")
                     continue
-                _show_direction(cell, end, place)
+                _show_direction(cell, end, place, geometry.lift.size)
             row[0].set_ylabel(f"most {side}")
         figure.suptitle(f"{title_of(geometry)}: both ends of its spectrum", fontsize=10)
     return figure
 
 
-def _show_direction(axes: Axes, end: End, place: int) -> None:
+def _show_direction(axes: Axes, end: End, place: int, size: int) -> None:
     vector = end.vectors[place]
     image = vector[vector.flatten(1).norm(dim=1).argmax()]  # the channel that it is in
     corner = _local(image) if image.ndim == 2 else None
     sign = r"\geq" if end.side == "avoided" else r"\leq"
     bound = end.bounds[place]
     error = f" ± {bound.error:.1g}" if math.isfinite(bound.error) else " ± ?"
-    axes.set_title(f"$\\lambda_{{{place + 1}}} {sign}$ {bound.value:.3g}{error}", fontsize=8)
+    rank = place + 1 if end.side == "avoided" else size - place
+    axes.set_title(f"$\\lambda_{{{rank}}} {sign}$ {bound.value:.3g}{error}", fontsize=8)
     if corner is None:
         show_vector(axes, image[None])
         return
@@ -98,7 +99,7 @@ def _show_spectrum(axes: Axes, geometry: Geometry) -> None:
     energies = geometry.basis_energies("dct").values[: math.prod(geometry.shape[1:])]
     sorted_energies = energies.sort(descending=True).values.numpy()
     share = (np.arange(len(sorted_energies)) + 0.5) / len(sorted_energies)
-    axes.plot(share, sorted_energies, color=GREY, lw=1, label="cosines, sorted")
+    axes.plot(share, sorted_energies, color=GREY, lw=1, label="energies of cosines, sorted")
     if has_ends(geometry):
         for side, color, marker in (("avoided", ORANGE, "v"), ("preferred", BLUE, "^")):
             end = geometry.end(side)
