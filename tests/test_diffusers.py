@@ -127,6 +127,7 @@ def test_guidance_is_what_pipelines_compute(tmp_path: Path) -> None:
     text = network._values["encoder_hidden_states"].expand(3, -1, -1)
     given, without = (network.model(x, t, c).sample for c in (text, torch.zeros_like(text)))
     assert torch.allclose(network(x, t), without + 7.5 * (given - without), atol=1e-4)
+    assert sads.estimate_geometry(family, 16).estimator == "integrated"
     with pytest.raises(InvalidArgumentError, match="the two are the same"):
         sads.family(folder(tmp_path, CROSS), guidance_scale=2.0)
 

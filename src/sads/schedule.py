@@ -169,11 +169,17 @@ class Schedule:
             return self.sigma[levels].to(torch.float32)
         return levels.to(torch.float32) * (1000 / self.num_levels)
 
+    def input_scale(self, prediction: str) -> Tensor:
+        """What networks see of `x` in units of it, (T,): `c_in` for the prediction "edm", or 1."""
+        if prediction != "edm":
+            return torch.ones_like(self.sigma)
+        return (self.sigma**2 + self.sigma_data**2).rsqrt()
+
     def network_input(self, x: Tensor, levels: Tensor, prediction: str) -> Tensor:
-        """The input as networks see it: `x` (N, ...), or `c_in x` for the prediction "edm"."""
+        """The input as networks see it: `x` (N, ...), scaled at whole-number `levels` (N,)."""
         if prediction != "edm":
             return x
-        scale = (self.sigma**2 + self.sigma_data**2).rsqrt()[levels]
+        scale = self.input_scale(prediction)[levels]
         return x * scale.to(x).reshape(-1, *[1] * (x.ndim - 1))
 
     def score_coefficients(self, prediction: str) -> tuple[Tensor, Tensor]:

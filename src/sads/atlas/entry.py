@@ -102,7 +102,7 @@ def describe(
     """What the atlas keeps of a geometry."""
     family = geometry.provenance.family
     ends = {side: _end(geometry, side) for side in ("avoided", "preferred")}
-    whole = not getattr(geometry, "matrix_free", False)
+    whole = not geometry.matrix_free
     entry = Entry(
         name=preset.name,
         title=preset.title,
@@ -172,8 +172,8 @@ def _array(path: Path, name: str) -> Tensor:
 
 def _end(geometry: Geometry, side: str) -> tuple[Estimate, Tensor]:
     """The outermost eigenvalue, or its bound, and some directions of one end: (k, *spatial)."""
-    if getattr(geometry, "matrix_free", False):
-        end = geometry.end(side, SHOWN)  # type: ignore[attr-defined]
+    if geometry.matrix_free:
+        end = geometry.end(side, SHOWN)
         return end.bounds[0], torch.stack([_strongest(v) for v in end.vectors])
     directions, copies = geometry.directions(), geometry.lift.groups
     count = min(SHOWN, geometry.lift.size)
@@ -204,9 +204,9 @@ def _look(image: Tensor) -> Look:
 def _spectrum(geometry: Geometry) -> Curve:
     """Eigenvalues of the factor in units of their mean; only the ends of one without a matrix."""
     mean = geometry.trace / geometry.dimension
-    if getattr(geometry, "matrix_free", False):
+    if geometry.matrix_free:
         size = geometry.dimension // geometry.lift.groups
-        ends = [geometry.end(side, 32).bounds for side in ("avoided", "preferred")]  # type: ignore[attr-defined]
+        ends = [geometry.end(side, 32).bounds for side in ("avoided", "preferred")]
         places = torch.cat([torch.arange(len(ends[0])), size - 1 - torch.arange(len(ends[1]))])
         values = torch.cat([end.values for end in ends])
         errors = torch.cat([end.errors for end in ends])

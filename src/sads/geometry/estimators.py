@@ -23,7 +23,7 @@ from sads.geometry.drawing import Initialiser
 from sads.geometry.invariance import average, generate_group
 from sads.geometry.lift import Lift
 from sads.geometry.memory import BATCHES, Forecast, forecast
-from sads.geometry.readout import Readout, capture_input
+from sads.geometry.readout import Readout, capture_input, score_coefficients
 from sads.geometry.stacks import PARAMETER_BYTES, Stack
 from sads.geometry.streaming import NetworkStream, Streamed, StreamedNetwork, StreamedStack
 from sads.probes import Probe, draw_input
@@ -265,7 +265,7 @@ class Integrated(Stacked):
         device: torch.device,
         dtype: torch.dtype = torch.float32,
     ):
-        a, b = family.schedule.score_coefficients(family.prediction)
+        a, b = score_coefficients(family, readout)
         stack = _stack_of(initialiser, readout.path, device, dtype)
         super().__init__(family, probe, seed, b**2, initialiser, stack)
         self.readout, self.symmetries = readout, symmetries

@@ -39,7 +39,13 @@ from sads.geometry.estimators import (
 from sads.geometry.inspection import Inspector
 from sads.geometry.invariance import find_symmetries
 from sads.geometry.memory import BASE, peak_activations
-from sads.geometry.readout import NoReadout, Readout, find_readout, with_default_readout
+from sads.geometry.readout import (
+    NoReadout,
+    Readout,
+    find_readout,
+    score_coefficients,
+    with_default_readout,
+)
 from sads.geometry.recording import named_tensors
 from sads.geometry.result import Provenance
 from sads.geometry.stacks import set_up_threads
@@ -296,8 +302,10 @@ def _watching_memory(family: ScoreFamily, why_not: str | None) -> Iterator[None]
 
 def _usable(found: Readout | NoReadout, family: ScoreFamily, probe: Probe) -> Readout | NoReadout:
     """A readout only where the rest of the score, `E[a_t^2 x x^T]`, is known too."""
-    a, _ = family.schedule.score_coefficients(family.prediction)
-    if isinstance(found, NoReadout) or not a.any():
+    if isinstance(found, NoReadout):
+        return found
+    a, _ = score_coefficients(family, found)
+    if not a.any():
         return found
     if probe.second_moment(family.schedule, a**2) is None:
         return NoReadout(f"E[x x^T] of the probe is not known, and {family.prediction} needs it")

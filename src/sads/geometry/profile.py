@@ -17,6 +17,7 @@ from torch import Tensor
 from sads.errors import InvalidArgumentError
 from sads.estimates import Estimates, batch_mean, positive_errors
 from sads.geometry.lift import Lift
+from sads.geometry.matrixfree import MatrixFree
 from sads.geometry.result import Geometry
 from sads.shapes import format_shape
 
@@ -58,8 +59,8 @@ def energies_of(geometry: Geometry, basis: str) -> Tensor:
     Averaged over channels; the bases are `"dct"` and `"canonical"`.
     """
     pixels = math.prod(_spatial(geometry))
-    if getattr(geometry, "matrix_free", False):
-        energies = geometry.moments.basis_energies(basis)  # type: ignore[attr-defined]
+    if isinstance(geometry.moments, MatrixFree):
+        energies = geometry.moments.basis_energies(basis)
         return energies.reshape(len(energies), -1, pixels).mean(dim=1)
     blocks = _channels(geometry.lift, geometry.shape)
     totals = torch.zeros(len(geometry.factors), pixels, dtype=torch.float64)

@@ -14,7 +14,7 @@ compared with derivatives of the network itself.
 import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, Protocol, TypeVar
+from typing import ClassVar, Protocol, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -24,6 +24,7 @@ from sads.families import ScoreFamily
 from sads.geometry.drawing import Blueprint
 from sads.geometry.laws import Law
 from sads.geometry.lift import Lift
+from sads.geometry.tail import NoTail, Tail, find_tail
 
 LARGE = 256 << 20  # bytes of a factor; of a larger one no matrix is made to check its formula
 
@@ -88,6 +89,48 @@ class Readout(Protocol):
         )
 
 
+@dataclass(frozen=True, eq=False)
+class Followed(Readout):
+    """A readout whose output is scaled, beside the input, or combined over passes (`Tail`)."""
+
+    layers = ()
+
+    path: str
+    lift: Lift
+    inner: Readout
+    tail: Tail
+
+    @classmethod
+    def fit(cls, found: OutputLayer) -> NoReadout:
+        return NoReadout(f"{cls.__name__} goes around another readout")
+
+    @property
+    def spatial(self) -> bool:  # type: ignore[override]
+        return self.inner.spatial
+
+    @property
+    def num_features(self) -> int:
+        return getattr(self.inner, "num_features", 1)
+
+    def rows(self, h: Tensor) -> Tensor:
+        return self.inner.rows(self.tail.combine(h))
+
+    def factor(self, gram: Tensor) -> Tensor:
+        return self.inner.factor(gram)
+
+    def factor_rows(self, h: Tensor) -> Iterator[Tensor]:
+        return self.inner.factor_rows(h)
+
+
+def score_coefficients(family: ScoreFamily, readout: Readout) -> tuple[Tensor, Tensor]:
+    """Of `x` and of the output of the layer that is integrated out in the score, each (T,)."""
+    a, b = family.schedule.score_coefficients(family.prediction)
+    if not isinstance(readout, Followed):
+        return a, b
+    seen = family.schedule.input_scale(family.prediction)  # the network's x is that of the score
+    return a + b * readout.tail.skip * seen, b * readout.tail.gain
+
+
 Kind = TypeVar("Kind", bound=type[Readout])
 _REGISTERED: list[type[Readout]] = []  # asked before ours
 _OURS: list[type[Readout]] = []
@@ -126,7 +169,8 @@ def find_readout(
         raise InvalidArgumentError(
             f"the network has no layer {path!r} to integrate out; it has {', '.join(names)}"
         )
-    x, t = _random_input(family, seed=0)
+    x, level = _random_input(family, seed=0)
+    t = family.schedule.network_time(torch.tensor([level]))
     executed = _executed_layers(network, x, t)
     if path is None:
         if not executed:
@@ -139,19 +183,25 @@ def find_readout(
     if executed.count(path) != 1:
         return NoReadout(f"{path} is run {executed.count(path)} times in one evaluation")
     initialiser.make_solid(path)
-    index = _rearrangement(family, network, layer)
-    if index is None:
-        return NoReadout(f"the output is not a rearrangement of the output of {path}")
+    try:
+        tail = find_tail(family, network, layer)
+    except NoTail as reason:
+        return NoReadout(f"{reason} {path}")
     laws = _laws(initialiser, layer, path, kind)
     if isinstance(laws, NoReadout):
         return laws
 
     with torch.no_grad():
         features = capture_input(network, layer, x, t)
-    readout = kind.fit(OutputLayer(path, layer, features, index, laws))
+    one = features.chunk(len(tail.weights))[0]
+    shared = float(tail.weights.sum()) ** 2  # of passes that have the same bias
+    seen = {k: Law(v.mean, v.variance * shared) if k == "bias" else v for k, v in laws.items()}
+    readout = kind.fit(OutputLayer(path, layer, one, tail.index, seen))
     if isinstance(readout, NoReadout):
         return readout
-    if not _formula_holds(network, layer, readout, laws, x, t):
+    if not tail.is_plain:
+        readout = Followed(readout.path, readout.lift, readout, tail)
+    if not _formula_holds(network, layer, readout, laws, x, t, float(tail.gain[level])):
         return NoReadout(f"the closed form for {path} does not agree with its derivatives")
     return readout
 
@@ -199,11 +249,10 @@ def _kind_of(module: nn.Module) -> type[Readout] | None:
     return next((kind for kind in (*_REGISTERED, *_OURS) if fits(kind)), None)
 
 
-def _random_input(family: ScoreFamily, seed: int) -> tuple[Tensor, Tensor]:
+def _random_input(family: ScoreFamily, seed: int) -> tuple[Tensor, int]:
     generator = torch.Generator().manual_seed(seed)
     x = torch.randn(1, *family.shape, generator=generator)
-    level = torch.randint(family.schedule.num_levels, (1,), generator=generator)
-    return x, family.schedule.network_time(level)
+    return x, int(torch.randint(family.schedule.num_levels, (1,), generator=generator))
 
 
 def _executed_layers(network: nn.Module, x: Tensor, t: Tensor) -> list[str]:
@@ -221,39 +270,6 @@ def _executed_layers(network: nn.Module, x: Tensor, t: Tensor) -> list[str]:
         for handle in handles:
             handle.remove()
     return executed
-
-
-def _rearrangement(family: ScoreFamily, network: nn.Module, layer: nn.Module) -> Tensor | None:
-    """`index` with `output.flatten() == layer_output.flatten()[index]`, or None.
-
-    Numbered values in place of the layer's output give the candidate; random values, with
-    another input at another level, confirm it.
-    """
-
-    def run_with(values: Any, seed: int) -> tuple[Tensor, Tensor]:
-        sent: list[Tensor] = []
-
-        def replace(_module: nn.Module, _inputs: Any, output: Tensor) -> Tensor:
-            sent.append(values(output).reshape(output.shape))
-            return sent[-1]
-
-        handle = layer.register_forward_hook(replace)
-        try:
-            with torch.no_grad():
-                result = network(*_random_input(family, seed))
-        finally:
-            handle.remove()
-        family.check_output(result, 1)
-        return sent[-1].flatten(), result.flatten()
-
-    sent, result = run_with(lambda z: torch.arange(1.0, z.numel() + 1), seed=1)
-    index = result.round().long() - 1
-    inside = bool(((index >= 0) & (index < len(sent))).all())
-    if not inside or len(index.unique()) != len(index) or not torch.equal(sent[index], result):
-        return None
-    generator = torch.Generator().manual_seed(0)
-    sent, result = run_with(lambda z: torch.randn(z.shape, generator=generator), seed=2)
-    return index if torch.equal(sent[index], result) else None
 
 
 def _laws(
@@ -290,6 +306,7 @@ def _formula_holds(
     laws: Mapping[str, Law],
     x: Tensor,
     t: Tensor,
+    gain: float = 1.0,
 ) -> bool:
     """Compare `v^T G|h v` with the derivatives of the network, for random `v`.
 
@@ -316,7 +333,7 @@ def _formula_holds(
                 s2 * float(g.double().square().sum())
                 for s2, g in zip(variances, gradients, strict=True)
             )
-            given = energy(v.double())
+            given = gain**2 * energy(v.double())
             if not math.isclose(given, expected, rel_tol=1e-3, abs_tol=1e-12):
                 return False
     except RuntimeError:  # the network cannot be differentiated
