@@ -13,18 +13,19 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 from PIL import Image
 
 import sads
 from browsing import Seen
 from commands import Sads
+from sads.adapters.presets import Preset
+from sads.atlas.entry import describe, save
 from sads.cli.main import main
+from sads.data.bases import Basis
 from sads.errors import ReportError
 from sads.estimates import Estimate
 from sads.report import page as page_module
 from sads.report.build import make_sections, write_report
-from sads.report.comparison import by_frequency
 from sads.report.geometry import spread_ranks
 from sads.report.page import make_page
 from sads.report.sources import GeometrySource
@@ -75,12 +76,33 @@ def results(tmp_path_factory: pytest.TempPathFactory, geometry: sads.Geometry) -
 
 
 @pytest.fixture(scope="module")
+def ends() -> sads.Geometry:
+    """A geometry without a matrix."""
+    family = sads.family("cnn", shape=(3, 8, 8), channels=8)
+    return sads.estimate_geometry(family, num_networks=64, matrix_free=True)
+
+
+@pytest.fixture(scope="module")
+def atlas(
+    tmp_path_factory: pytest.TempPathFactory, color: sads.Geometry, dit: sads.Geometry
+) -> Path:
+    """A folder as `sads atlas` writes it, of small networks."""
+    folder = tmp_path_factory.mktemp("atlas")
+    for name, geometry in {"one": color, "two": dit}.items():
+        preset = Preset(name, f"{name} {HOSTILE}", "U-Net", geometry.shape, "M", {}, {}, "S", 64)
+        save(*describe(preset, geometry, 10**6, 10**9, "sads atlas"), folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
 def pages(
     tmp_path_factory: pytest.TempPathFactory,
     geometry: sads.Geometry,
     dit: sads.Geometry,
     color: sads.Geometry,
     results: Path,
+    ends: sads.Geometry,
+    atlas: Path,
 ) -> dict[str, Path]:
     """A report of each kind."""
     folder = tmp_path_factory.mktemp("reports")
@@ -95,6 +117,8 @@ def pages(
         "alignment": [results / "align"],
         "training": [results / "run"],
         "paper": [paper],
+        "ends": [ends, color],
+        "atlas": [atlas],
     }
     return {name: write_report(of, folder / f"{name}.html") for name, of in made.items()}
 
@@ -293,15 +317,17 @@ def test_themes(visit: Visit, pages: dict[str, Path]) -> None:
 
 
 @pytest.mark.parametrize(
-    "kind", ["geometry", "color", "comparison", "alignment", "training", "paper"]
+    "kind",
+    ["geometry", "color", "comparison", "alignment", "training", "paper", "ends", "atlas"],
 )
-@pytest.mark.parametrize("width", [1280, 390])
 def test_every_page_is_quiet_accessible_and_fits(
-    visit: Visit, pages: dict[str, Path], kind: str, width: int
+    visit: Visit, pages: dict[str, Path], kind: str
 ) -> None:
-    seen = visit(pages[kind], width=width)
+    seen = visit(pages[kind])
     seen.check_accessible()
-    assert seen.page.evaluate("document.documentElement.scrollWidth") <= width
+    for width in (1280, 390):
+        seen.page.set_viewport_size({"width": width, "height": 900})
+        assert seen.page.evaluate("document.documentElement.scrollWidth") <= width
     seen.check_quiet()
 
 
@@ -356,6 +382,51 @@ def test_comparison_numbers(
     slider.fill("9")
     match = int(cosines[9].argmax())
     assert f"rank {match + 1}" in seen.page.locator("[data-two-text]").inner_text()
+    seen.check_quiet()
+
+
+def test_a_geometry_without_a_matrix(
+    visit: Visit, pages: dict[str, Path], ends: sads.Geometry
+) -> None:
+    seen = visit(pages["ends"])
+    page = seen.page
+    end = ends.end("preferred", 6)
+    captions = page.locator("[data-side=preferred] figcaption").all_inner_texts()
+    assert len(captions) == len(end)
+    assert f"λ ≤ {end.bounds[0]}" in captions[0]
+    vector = end.vectors[0][end.vectors[0].flatten(1).norm(dim=1).argmax()]
+    expected = (0.5 + vector / vector.abs().max() / 2).numpy() * 255
+    shown = _pixels(page, "[data-side=preferred] canvas")[..., 0]
+    assert np.abs(shown - expected).max() <= 2
+    assert "kept without a matrix" in page.locator("#comparison").inner_text()
+    for name in ("canonical", "dct", "haar"):
+        energies = ends.basis_energies(name)
+        page.locator(f"#s1-{name} > canvas").focus()
+        page.keyboard.press("ArrowDown")
+        page.keyboard.press("ArrowUp")
+        number = int(Basis(name, (1, 8, 8)).layout(np.arange(64))[0, 0])
+        mean = float(energies.values.reshape(3, 64)[:, number].mean())
+        text = page.locator(f"#s1-{name} output").inner_text()
+        assert text.startswith(f"({number // 8}, {number % 8}): {mean:.4g} ±")
+    seen.check_quiet()
+
+
+def test_the_atlas(visit: Visit, pages: dict[str, Path], atlas: Path) -> None:
+    seen = visit(pages["atlas"])
+    page = seen.page
+    said = json.loads((atlas / "one.json").read_text())
+    titles = page.locator("article h3").all_inner_texts()
+    assert len(titles) == 2
+    assert titles[0].startswith("one </script>")
+    assert page.locator("[data-entry='0'] [data-side=avoided] canvas").count() == 4
+    avoided = np.load(atlas / "one.npz")["avoided"][0]
+    shown = _pixels(page, "[data-entry='0'] [data-side=avoided] canvas")[..., 0]
+    assert np.abs(shown - (0.5 + avoided / np.abs(avoided).max() / 2) * 255).max() <= 2
+    drawn = page.locator("#s1-spectrum svg").get_attribute("aria-label")
+    assert "Spectra of one" in drawn
+    mean = said["trace"] / np.prod(said["shape"])
+    largest = Estimate(said["largest"]["value"] / mean, said["largest"]["error"] / mean)
+    assert str(largest) in page.locator("section table").first.inner_text()
     seen.check_quiet()
 
 
@@ -545,20 +616,6 @@ def test_damaged_figures_are_one_line(
     (tmp_path / "f").mkdir()
     (tmp_path / "f/fig6.json").write_text(json.dumps({**said, **change}))
     assert line in command.fail("report", "f")
-
-
-def test_energy_by_frequency_is_flat_for_white_noise(geometry: sads.Geometry) -> None:
-    white = replace(
-        geometry,
-        moments=replace(
-            geometry.moments, factors=torch.eye(64, dtype=torch.float64).repeat(16, 1, 1)
-        ),
-    )
-    rows = by_frequency(predict(white, ("dct",))["dct"])
-    assert [energy for _, energy, _ in rows] == pytest.approx([1.0] * len(rows))
-    assert sum(count for _, _, count in rows) == 64
-    assert rows[0][0] == 0
-    assert rows[-1][0] == pytest.approx(7 / 16 * 2**0.5)
 
 
 def test_the_page_is_small_and_complete(pages: dict[str, Path], geometry: sads.Geometry) -> None:

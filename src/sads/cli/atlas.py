@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from sads.cli.interrupts import command_line
-from sads.cli.options import AsJson, Seed
+from sads.cli.options import AsJson, Seed, WithReport
 from sads.cli.printing import print_line, print_message, print_table, print_written, progress_bar
+from sads.cli.report import add_report
 from sads.errors import InvalidArgumentError
 from sads.shapes import format_shape
 from sads.tables import Row
@@ -69,6 +70,7 @@ def atlas(
     cpus: Annotated[float, typer.Option(help="CPUs of a shard on Ray.")] = 1.0,
     gpus: Annotated[float, typer.Option(help="GPUs of a shard on Ray.")] = 0.0,
     seed: Seed = 0,
+    report: WithReport = False,
     as_json: AsJson = False,
 ) -> None:
     """Geometries of published networks: Stable Diffusion, SDXL, DiT, PixArt, SD 3, FLUX, DDPM, ADM.
@@ -115,11 +117,14 @@ def atlas(
             f"there is nothing of the atlas in {out}; compute something: sads atlas sd15"
         )
     _write(found, out)
+    written = [out / "atlas.png", out / "README.md"]
+    if report:
+        written.append(add_report(out, quiet=as_json))
     if as_json:
         print(to_json([entry for entry, _ in found]))
     else:
         print_table([made(entry) for entry, _ in found])
-        print_written(out / "atlas.png", out / "README.md")
+        print_written(*written)
 
 
 def _list(presets: list["Preset"], as_json: bool) -> None:

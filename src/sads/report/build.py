@@ -8,8 +8,10 @@ from sads.arguments import as_path, check_count
 from sads.errors import InvalidArgumentError, ReportError
 from sads.geometry.result import Geometry
 from sads.report.alignment import AlignmentSource, alignment_section
+from sads.report.atlas import AtlasSource, atlas_section
 from sads.report.comparison import Compared, comparison_section
-from sads.report.geometry import basis_energies, geometry_section
+from sads.report.ends import ends_section
+from sads.report.geometry import geometry_section
 from sads.report.page import Section, check_new, make_page, write_page
 from sads.report.paper import paper_section
 from sads.report.sources import GeometrySource, Source, read_source
@@ -55,21 +57,19 @@ def make_sections(sources: Sequence[Source], max_directions: int | None = None) 
     for number, source in enumerate(sources, start=1):
         id = f"s{number}"
         if isinstance(source, GeometrySource):
-            predictions = basis_energies(source.geometry)
-            compared.append(Compared(source.geometry, id, predictions[0].get("dct")))
+            geometry, command = source.geometry, source.command
+            compared.append(Compared(geometry, id))
             sections.append(
-                geometry_section(
-                    source.geometry,
-                    id,
-                    predictions,
-                    command=source.command,
-                    max_directions=max_directions,
-                )
+                ends_section(geometry, id, command=command)
+                if geometry.matrix_free
+                else geometry_section(geometry, id, command=command, max_directions=max_directions)
             )
         elif isinstance(source, AlignmentSource):
             sections.append(alignment_section(source, id))
         elif isinstance(source, TrainingSource):
             sections.append(training_section(source, id))
+        elif isinstance(source, AtlasSource):
+            sections.append(atlas_section(source, id))
         else:
             sections.append(paper_section(source, id))
     if len(compared) > 1:
@@ -86,6 +86,7 @@ def _read(source: Result) -> list[Source]:
 
 
 TITLES = {
+    "ends": "The geometry of untrained networks",
     "geometry": "The geometry of untrained networks",
     "comparison": "Geometries compared",
     "alignment": "Data in the geometry of a network",

@@ -5,15 +5,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 import torch
 
+from sads.geometry.profile import frequency_profile
 from sads.geometry.result import Geometry
 from sads.geometry.summary import describe
 from sads.pieces import element, table
+from sads.report.ends import curve_data
 from sads.report.page import Section, render
 from sads.shapes import format_shape
-from sads.theory.predictions import Prediction
 
 ENDS = ("avoided", "preferred")
 SIZES = (1, 2, 3, 5, 10, 20, 50, 100, 200)  # of the ends that are compared
@@ -27,7 +27,6 @@ class Compared:
 
     geometry: Geometry
     section: str
-    frequencies: Prediction | None  # energies of the DCT
 
 
 def comparison_section(compared: Sequence[Compared], id: str) -> Section:
@@ -54,31 +53,17 @@ def comparison_section(compared: Sequence[Compared], id: str) -> Section:
 
 def _curves(compared: Compared) -> dict[str, Any]:
     geometry = compared.geometry
-    values = geometry.directions().values
-    return {
-        "title": geometry.label,
-        "section": compared.section,
-        "relative": values / max(float(values.mean()), 1e-300),
-        "frequencies": [] if compared.frequencies is None else by_frequency(compared.frequencies),
-    }
-
-
-def by_frequency(prediction: Prediction) -> list[tuple[float, float, int]]:
-    """Mean energy of the DCT's vectors at each distance from zero frequency.
-
-    Rows are frequencies in cycles a pixel, the mean of `v^T G v` there in units of its mean over
-    all vectors, and how many vectors that is.
-    """
-    basis = prediction.basis
-    sizes = 2 * np.array(basis.spatial)
-    radius = np.linalg.norm([np.array(e.position) / sizes for e in basis.index], axis=1)
-    width = 1 / sizes.max()
-    bins = np.rint(radius / width).astype(int)
-    relative = prediction.relative.numpy()
-    return [
-        (float(radius[bins == b].mean()), float(relative[bins == b].mean()), int((bins == b).sum()))
-        for b in np.unique(bins)
-    ]
+    curves: dict[str, Any] = {"name": geometry.label, "spectrum": None, "frequency": None}
+    if not geometry.matrix_free:
+        directions, mean = geometry.directions(), max(geometry.trace / geometry.dimension, 1e-300)
+        curves["spectrum"] = {
+            "x": (torch.arange(geometry.dimension) + 0.5) / geometry.dimension,
+            "y": directions.values / mean,
+            "errors": directions.value_errors / mean,
+        }
+    if len(geometry.shape) in (2, 3):
+        curves["frequency"] = curve_data(frequency_profile(geometry))
+    return curves
 
 
 def _pair(first: Compared, other: Compared) -> dict[str, Any]:
@@ -91,6 +76,12 @@ def _pair(first: Compared, other: Compared) -> dict[str, Any]:
         "why_not": "",
         "sizes": [],
     }
+    if a.matrix_free or b.matrix_free:
+        return {
+            **pair,
+            "why_not": "one of them is kept without a matrix, and not all of its "
+            "directions are known",
+        }
     if a.shape != b.shape:
         return {
             **pair,

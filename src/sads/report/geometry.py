@@ -26,7 +26,6 @@ MAX_BASES = 4096  # coordinates up to which energies in bases are computed
 def geometry_section(
     geometry: Geometry,
     id: str,
-    predictions: tuple[Mapping[str, Prediction], str],
     *,
     command: str | None = None,
     max_directions: int | None = None,
@@ -34,11 +33,10 @@ def geometry_section(
     """What a page says of one geometry.
 
     Args:
-        predictions: of `basis_energies`.
         command: that made it, if it is known.
         max_directions: how many have pictures, spread over all ranks with more at the ends.
     """
-    energies, why_not = predictions
+    energies, why_not = basis_energies(geometry)
     channels = geometry.shape[0] if len(geometry.shape) == 3 else 1
     html = render(
         "geometry.html",

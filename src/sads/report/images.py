@@ -39,6 +39,20 @@ def image_data(images: Tensor) -> dict[str, Any]:
     }
 
 
+def signed_data(vectors: Tensor) -> dict[str, Any]:
+    """Directions of one channel (k, *spatial) as numbers of 8 bits, in units of the largest."""
+    rows = vectors.detach().double().flatten(1)
+    scales = rows.abs().amax(dim=1).clamp(min=1e-300) / 127
+    height = vectors.shape[1] if vectors.ndim > 2 else 1
+    return {
+        "count": len(rows),
+        "rows": height,
+        "columns": rows.shape[1] // height,
+        "pixels": pack((rows / scales[:, None]).round().nan_to_num().numpy().astype(np.int8)),
+        "scales": scales,
+    }
+
+
 def picture_url(folder: Path, name: str) -> Markup:
     """A picture in a folder, as an address of itself."""
     path = folder / name

@@ -36,11 +36,14 @@ SCRIPTS = (
     "charts.js",
     "pictures.js",
     "gallery.js",
+    "curves.js",
     "geometry.js",
+    "ends.js",
     "comparison.js",
     "alignment.js",
     "training.js",
     "paper.js",
+    "atlas.js",
     "start.js",
 )
 # What Observable Plot writes into every chart, for the class that charts.js gives it.

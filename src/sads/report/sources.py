@@ -25,6 +25,7 @@ from sads.families import Description
 from sads.geometry.result import FORMAT as GEOMETRY
 from sads.geometry.result import Geometry, load_geometry
 from sads.report.alignment import AlignmentSource
+from sads.report.atlas import AtlasSource, read_atlas
 from sads.report.images import picture_url
 from sads.report.paper import PaperSource, find_summaries, read_paper
 from sads.report.training import EvaluatedFacts, RunFacts, TrainingSource
@@ -50,7 +51,7 @@ class GeometrySource:
     command: str | None = None
 
 
-Source = GeometrySource | AlignmentSource | TrainingSource | PaperSource
+Source = GeometrySource | AlignmentSource | TrainingSource | PaperSource | AtlasSource
 
 
 def read_source(path: Path) -> list[Source]:
@@ -80,6 +81,9 @@ def _in_folder(folder: Path) -> Iterator[Source]:
     if (folder / RECORDS).exists() or find_summaries(folder):
         with _blaming(folder / RECORDS):
             yield read_paper(folder)
+    with _blaming(folder):
+        if (atlas := read_atlas(folder)) is not None:
+            yield atlas
 
 
 def _format_of(path: Path) -> str:

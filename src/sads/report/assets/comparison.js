@@ -3,52 +3,14 @@
 
 sads.parts.comparison = (section, comparison) => {
   const find = (name) => section.querySelector(`[id="${comparison.id}-${name}"]`);
-  const titles = comparison.geometries.map((geometry) => geometry.title);
-  const colors = Object.fromEntries(titles.map((title, i) => [title, sads.colors[i % sads.colors.length]]));
-
-  const spectra = comparison.geometries.flatMap(({ title, relative }, i) =>
-    relative.map((value, rank) => ({ i, title, share: (rank + 0.5) / relative.length, value })),
-  );
-  const frequencies = comparison.geometries.flatMap(({ title, frequencies: rows }, i) =>
-    rows.map(([frequency, energy, count]) => ({ i, title, frequency, energy, count })),
-  );
-  const lines = (rows, x, y, dots) =>
-    comparison.geometries.flatMap((_, i) => {
-      const mine = rows.filter((row) => row.i === i && row[y] > 0);
-      const color = sads.colors[i % sads.colors.length];
-      const line = Plot.lineY(mine, { x, y, stroke: color, strokeWidth: 2 });
-      return dots ? [line, Plot.dot(mine, { x, y, fill: color, r: 3 })] : [line];
-    });
-  const positive = (rows, y) => rows.map((row) => row[y]).filter((value) => value > 0);
-
-  sads.legend(find("spectra"), colors);
-  sads.chart(find("spectra"), () => ({
-    label: `Spectra of ${titles.join(" and ")}`,
-    x: { label: "share of the directions, most avoided first", domain: [0, 1], percent: false },
-    y: { type: "log", label: "eigenvalue / mean", grid: true, ...sads.logTicks(positive(spectra, "value")) },
-    marks: [Plot.ruleY([1], { stroke: "var(--grey)" }), ...lines(spectra, "share", "value")],
-  }));
-  sads.offerCsv(find("spectra"), () => ({
-    geometry: spectra.map((row) => row.title),
-    "share of directions": spectra.map((row) => row.share),
-    "eigenvalue in units of the mean": spectra.map((row) => row.value),
-  }));
-
-  if (frequencies.length) {
-    sads.legend(find("frequencies"), colors);
-    sads.chart(find("frequencies"), () => ({
-      label: `Energy against frequency of ${titles.join(" and ")}`,
-      x: { label: "frequency (cycles a pixel)" },
-      y: { type: "log", label: "energy / mean", grid: true, ...sads.logTicks(positive(frequencies, "energy")) },
-      marks: [Plot.ruleY([1], { stroke: "var(--grey)" }), ...lines(frequencies, "frequency", "energy", true)],
-    }));
-    sads.offerCsv(find("frequencies"), () => ({
-      geometry: frequencies.map((row) => row.title),
-      "frequency in cycles a pixel": frequencies.map((row) => row.frequency),
-      "energy in units of the mean": frequencies.map((row) => row.energy),
-      vectors: frequencies.map((row) => row.count),
-    }));
-  } else find("frequencies").hidden = true;
+  for (const [key, x] of [["spectrum", "share of the directions, most avoided first"], ["frequency", "frequency, 1 is the finest checkerboard"]]) {
+    const curves = comparison.geometries
+      .filter((geometry) => geometry[key])
+      .map((geometry) => ({ name: geometry.name, ...geometry[key] }));
+    const y = key === "spectrum" ? "eigenvalue / mean" : "energy / mean";
+    if (curves.length) sads.curveChart(find(key), curves, { x, y, dots: key === "frequency" });
+    else find(key).hidden = true;
+  }
 
   const numbers = section.querySelectorAll("[data-pair]");
   comparison.pairs.forEach((pair, i) => sads.showPair(section, numbers[i], comparison.id, pair));

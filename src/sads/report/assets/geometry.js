@@ -357,9 +357,14 @@ sads.parts.geometry = (section, geometry) => {
 // Energies of the vectors of a basis as a map, coloured by their logarithm.
 sads.showBasis = (figure, basis) => {
   const layout = sads.unpack(basis.layout);
-  const relative = basis.energies.map((energy) => energy / basis.mean);
+  const numbers = (content) => (content.type ? [...sads.unpack(content)] : content);
+  const [energies, errors] = [numbers(basis.energies), numbers(basis.errors)];
+  const known = typeof basis.labels[0] === "string"; // else the sizes of the picture
+  const width = known ? 0 : basis.labels.at(-1);
+  const label = (i) => (known ? basis.labels[i] : `(${Math.floor(i / width)}, ${i % width})`);
+  const relative = energies.map((energy) => energy / basis.mean);
   const positive = relative.filter((value) => value > 0);
-  const [low, high] = [Math.min(...positive), Math.max(...positive)];
+  const [low, high] = d3.extent(positive);
   const share = (value) =>
     high > low ? Math.log(Math.max(value, low) / low) / Math.log(high / low) : 0.5;
   const canvas = figure.querySelector(":scope > canvas");
@@ -368,16 +373,16 @@ sads.showBasis = (figure, basis) => {
   );
   sads.pointable(canvas, figure.querySelector("output"), (x, y) => {
     const i = layout[y * basis.columns + x];
-    return `${basis.labels[i]}: ${sads.estimate(basis.energies[i], basis.errors[i])}, ${sads.number(relative[i], 3)} of the mean`;
+    return `${label(i)}: ${sads.estimate(energies[i], errors[i])}, ${sads.number(relative[i], 3)} of the mean`;
   });
   canvas.setAttribute("aria-label", `Energies in the ${basis.name} basis, from ${sads.number(low, 3)} to ${sads.number(high, 3)} of the mean`);
   figure.querySelector("[data-low]").textContent = sads.number(low, 2);
   figure.querySelector("[data-high]").textContent = sads.number(high, 2);
   sads.paint(figure.querySelector("[data-bar]"), 128, 1, (x) => sads.viridis(x / 127));
   sads.offerCsv(figure, () => ({
-    vector: basis.labels,
-    energy: basis.energies,
-    "energy error": basis.errors,
+    vector: energies.map((_, i) => label(i)),
+    energy: energies,
+    "energy error": errors,
     "in units of the mean": relative,
   }));
 };
