@@ -79,6 +79,12 @@ DIFFUSERS = {
 }
 
 
+@pytest.fixture(autouse=True)
+def _nothing_remembered(monkeypatch, tmp_path):
+    """Of other tests and of the user."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "nothing"))
+
+
 def family_of(name: str) -> sads.ScoreFamily:
     if name in DIFFUSERS:
         return sads.family(DIFFUSERS[name][0], shape=DIFFUSERS[name][1])
@@ -365,3 +371,58 @@ def test_a_streamed_estimate_goes_on_where_it_was(tmp_path):
     with pytest.raises(RuntimeError, match="killed"):
         sads.estimate_geometry(family, 12, progress=stop, **arguments)
     assert torch.equal(sads.estimate_geometry(family, 12, **arguments).factors, whole.factors)
+
+
+@pytest.fixture
+def cache(monkeypatch, tmp_path):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    return tmp_path / "cache" / "sads"
+
+
+def stages_of(family: sads.ScoreFamily) -> tuple[list[str], sads.Geometry]:
+    stages: list[str] = []
+    geometry = sads.estimate_geometry(family, 8, streaming=True, stage=stages.append)
+    return stages, geometry
+
+
+def test_set_up_is_remembered_and_costs_one_evaluation_the_next_time(cache):
+    family = small_family("unet")
+    before, first = stages_of(family)
+    after, second = stages_of(family)
+    assert any("all randomness" in stage for stage in before)
+    assert not any("all randomness" in s or "anything is random" in s for s in after)
+    assert first.provenance.symmetries == second.provenance.symmetries == ("transposition",)
+    assert torch.equal(first.factors, second.factors)
+    (kept,) = cache.iterdir()
+    assert kept.stat().st_mode & 0o077 == 0
+
+
+class Turned(nn.Module):
+    """The same parameters with the same law; only what is done with them differs."""
+
+    def __init__(self, sign: float):
+        super().__init__()
+        self.layer, self._sign = nn.Conv2d(1, 1, 3, padding=1), sign
+
+    def forward(self, x: Tensor, t: Tensor) -> Tensor:
+        return self.layer(torch.sin(x + self._sign * torch.arange(4.0)))
+
+
+def test_what_is_remembered_of_another_network_does_not_count(cache):
+    stages_of(sads.family(lambda: Turned(1.0), shape=(1, 4, 4)))
+    stages, _ = stages_of(sads.family(lambda: Turned(-1.0), shape=(1, 4, 4)))
+    assert any("all randomness" in stage for stage in stages)
+
+
+@pytest.mark.parametrize("damage", [b"", b"[1]", b'{"response": "x"}', b"\xff", None])
+def test_what_is_remembered_may_be_damaged(cache, damage):
+    family = small_family("cnn")
+    _, first = stages_of(family)
+    (kept,) = cache.iterdir()
+    if damage is None:
+        cache.chmod(0o777)  # now anybody may have written it
+    else:
+        kept.write_bytes(damage)
+    stages, second = stages_of(family)
+    assert any("all randomness" in stage for stage in stages)
+    assert torch.equal(first.factors, second.factors)

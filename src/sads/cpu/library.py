@@ -1,26 +1,20 @@
-"""The C code of our layers: compiled on first use, kept in a private folder, checked, loaded.
+"""The C code of our layers: compiled on first use, kept in the private folder, checked, loaded.
 
-The cache is a folder that only its owner can read or write. What is in it was written by the user,
-or by somebody who can do everything as that user anyway; a folder that others own or could have
-written to is refused. A file's name holds the SHA-256 of its content, so that a damaged one is
-noticed before it is loaded and made again. The folder is opened once and all files are reached
-through it: what was checked is what is loaded.
+A file's name holds the SHA-256 of its content, so that a damaged one is noticed before it is loaded
+and made again. What was checked is what is loaded.
 """
 
 import ctypes
 import functools
 import os
 import platform
-import secrets
 import shutil
-import stat
 import subprocess
 import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from sads.files import digest
+from sads.private import NotPrivateError, cache_folder, private_folder, read_private, write_private
 
 NAME = "sads-cpu-1"  # raise the number whenever `kernels.c` or `layers.py` give other numbers
 SOURCE = Path(__file__).with_name("kernels.c")
@@ -38,6 +32,8 @@ def library() -> ctypes.CDLL:
         raise NoLibraryError(f"{platform.system()} is not supported")
     try:
         loaded = _from_cache(cache_folder())
+    except NotPrivateError as error:
+        raise NoLibraryError(str(error)) from error
     except OSError as error:
         raise NoLibraryError(f"the compiled layers cannot be kept or loaded: {error}") from error
     p, n = ctypes.c_void_p, ctypes.c_int64
@@ -49,15 +45,10 @@ def library() -> ctypes.CDLL:
     return loaded
 
 
-def cache_folder() -> Path:
-    """Where compiled code is kept; the user's `XDG_CACHE_HOME` counts."""
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "sads"
-
-
 def _from_cache(folder: Path) -> ctypes.CDLL:
     key = digest("\n".join([SOURCE.read_text(), *FLAGS, _processor()]).encode())
     prefix = f"kernels-{key[:16]}-"
-    with _private(folder) as opened:
+    with private_folder(folder) as opened:
         for name in os.listdir(opened):
             if name.startswith(prefix):
                 loaded = _load(opened, folder, name)
@@ -66,45 +57,16 @@ def _from_cache(folder: Path) -> ctypes.CDLL:
                 os.unlink(name, dir_fd=opened)  # it is damaged
         content = _compile()
         name = f"{prefix}{digest(content)[:32]}.so"
-        _write(opened, name, content)
+        write_private(opened, name, content)
         loaded = _load(opened, folder, name)
     if loaded is None:
         raise NoLibraryError(f"{folder / name} is not what was written to it")
     return loaded
 
 
-@contextmanager
-def _private(folder: Path) -> Iterator[int]:
-    """The folder, opened, made if it is not there; refused unless it is the user's alone."""
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    folder.mkdir(mode=0o700, exist_ok=True)
-    try:
-        opened = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
-    except OSError as error:
-        raise NoLibraryError(f"the cache {folder} is a link, or no folder: remove it") from error
-    try:
-        _check_owner(folder, os.fstat(opened))
-        os.fchmod(opened, 0o700)
-        yield opened
-    finally:
-        os.close(opened)
-
-
-def _check_owner(path: Path, status: os.stat_result) -> None:
-    """What others own, or may write to, can hold any code."""
-    if status.st_uid != os.geteuid() or stat.S_IMODE(status.st_mode) & 0o022:
-        whose = "belongs to" if status.st_uid != os.geteuid() else "can be written by"
-        raise NoLibraryError(
-            f"{path} {whose} other users, who could put any code there; "
-            "remove it, or set XDG_CACHE_HOME to a folder of your own"
-        )
-
-
 def _load(opened: int, folder: Path, name: str) -> ctypes.CDLL | None:
     """A library of the cache; None if its content is not what its name says."""
-    with os.fdopen(os.open(name, os.O_RDONLY | os.O_NOFOLLOW, dir_fd=opened), "rb") as file:
-        _check_owner(folder / name, os.fstat(file.fileno()))
-        content = file.read()
+    content = read_private(opened, folder, name)
     if name.removesuffix(".so").rpartition("-")[2] != digest(content)[:32]:
         return None
     # Functions of a CDLL run without the interpreter's lock.
@@ -127,19 +89,6 @@ def _in_memory(content: bytes) -> str | None:
     with os.fdopen(os.dup(copy), "wb") as file:
         file.write(content)
     return f"/proc/self/fd/{copy}"
-
-
-def _write(opened: int, name: str, content: bytes) -> None:
-    """Under a temporary name first: what is there is whole."""
-    temporary = f".{secrets.token_hex(8)}"
-    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
-    try:
-        with os.fdopen(os.open(temporary, flags, 0o600, dir_fd=opened), "wb") as stream:
-            stream.write(content)
-        os.replace(temporary, name, src_dir_fd=opened, dst_dir_fd=opened)
-    finally:
-        with suppress(FileNotFoundError):
-            os.unlink(temporary, dir_fd=opened)
 
 
 def _compile() -> bytes:

@@ -214,6 +214,8 @@ def estimate_geometry(
         moments = _Moments.load(partial, size, first_network, budget, known.response)
         with set_up_threads(chosen.network_bytes):
             exact = chosen.exact_gram(stage)
+        if exact is None:
+            plan.remember()
         expected = chosen.forecast(
             budget, batch_size, exact=exact is not None, again=tolerance is not None
         )

@@ -37,7 +37,7 @@ from sads.geometry.estimators import (
     Stacked,
 )
 from sads.geometry.inspection import Inspector
-from sads.geometry.invariance import find_symmetries
+from sads.geometry.invariance import candidates, find_symmetries, positions_after
 from sads.geometry.memory import BASE, peak_activations
 from sads.geometry.readout import (
     NoReadout,
@@ -47,6 +47,7 @@ from sads.geometry.readout import (
     with_default_readout,
 )
 from sads.geometry.recording import named_tensors
+from sads.geometry.remembered import Findings, key_of, recall, remember
 from sads.geometry.result import Provenance
 from sads.geometry.stacks import set_up_threads
 from sads.geometry.streaming import STREAM_BYTES, CannotStreamError, Streamed, weight_bytes
@@ -63,6 +64,7 @@ class Plan:
 
     estimator: Estimator
     provenance: Provenance
+    remember: Callable[[], None] = lambda: None  # that features were seen to vary
 
 
 @dataclass(frozen=True)
@@ -214,7 +216,9 @@ def _choose(
         notes=tuple(said),
         versions=versions(),
     )
-    return Plan(chosen, provenance)
+    if isinstance(chosen, Integrated):
+        chosen.varies = seen.varies
+    return Plan(chosen, provenance, lambda: seen.remember(provenance.symmetries))
 
 
 def _find_readout(family: ScoreFamily, networks: Networks, path: str | None) -> Readout | NoReadout:
@@ -239,6 +243,8 @@ class _Seen:
     activation_bytes: int  # that one evaluation holds at the same time
     holds_all_randomness: bool
     find_symmetries: Callable[[], dict[str, Tensor]]
+    varies: bool = False  # are features known to differ between networks?
+    remember: Callable[[tuple[str, ...]], None] = lambda _: None
 
 
 def _look(
@@ -251,12 +257,24 @@ def _look(
         stage("evaluating a first network")
         first = inspector.look(x, t)
         _check_output(family, first.output, "for random x")
+        response = _response(first.output, family, probe)
+        key = _architecture(family, probe, networks)
+        known = recall(key, response)
+        if known is not None:
+            moves, size = candidates(family.shape[1:]), family.shape[1:]
+            symmetries = {
+                name: positions_after(moves[name], size)
+                for name in known.symmetries
+                if name in moves
+            }
+            return _Seen(response, first.activation_bytes, True, lambda: symmetries, varies=True)
         stage("checking that parameters hold all randomness")
         return _Seen(
-            _response(first.output, family, probe),
+            response,
             first.activation_bytes,
             inspector.holds_all_randomness(first),
             lambda: inspector.symmetries(first),
+            remember=lambda found: remember(key, Findings(response, found)),
         )
     with torch.random.fork_rng(devices=[]), torch.no_grad():
         output, activations = peak_activations(lambda: networks.module(x, t))
@@ -266,6 +284,19 @@ def _look(
         activations,
         networks.holds_all_randomness(x, t),
         lambda: find_symmetries(family, networks),
+    )
+
+
+def _architecture(family: ScoreFamily, probe: Probe, networks: Streamed) -> str:
+    """What answers about large networks are remembered by."""
+    return key_of(
+        {
+            "networks": networks.fingerprint(),
+            "modules": repr(networks.module),
+            "family": family.describe(),
+            "probe": dict(probe.describe()),
+            "versions": versions(),
+        }
     )
 
 
