@@ -512,7 +512,7 @@ def test_commands_refuse_what_cannot_be(command: Sads) -> None:
     wrong = ["--skip", "gaussian", "--batch-size", 1]
     assert "constant" in command.fail("train", "mlp", "one.npz", *RUN, *wrong)
     np.savez("single.npz", images=np.random.default_rng(0).random((1, 4, 4), dtype=np.float32))
-    command.fail("train", "mlp", "single.npz", *RUN, *wrong)
+    assert "a single sample" in command.fail("train", "mlp", "single.npz", *RUN, *wrong)
     assert not Path("run/checkpoint.safetensors").exists()
     ScoreModel(sads.family("mlp", (1, 4, 4)), sads.family("mlp", (1, 4, 4)).build()).save(
         "model.safetensors"

@@ -59,7 +59,10 @@ def fit_gaussian(rows: Tensor, rank: int | None = None) -> GaussianPart:
     if rank is None and dimension > MAX_FULL:
         rank = DEFAULT_RANK
     if num_samples < 2:
-        raise DataError(f"a Gaussian skip takes at least two samples, got {num_samples}")
+        raise DataError(
+            f"a Gaussian skip takes at least two samples, got {num_samples}: give more, their mean "
+            "and covariance are what it is made of"
+        )
     if not rows.isfinite().all():
         raise DataError("the data have NaN or infinite entries; clean them before fitting a skip")
     mean = torch.zeros(dimension, dtype=torch.float64)

@@ -284,6 +284,8 @@ def check_data(family: ScoreFamily, x: Tensor, batch_size: int) -> Tensor:
         )
     if not x.isfinite().all():
         raise DataError("the data has NaN or infinite entries; clean it before training")
+    if len(x) == 1:
+        raise DataError("the data is a single sample, there is nothing to learn: give more of them")
     if not (x != x[:1]).any():
         raise DataError("the data is constant: all samples are equal, there is nothing to learn")
     return x

@@ -211,6 +211,7 @@ def draw(context: Context) -> Outcome:
         rows, nothing = ways(name, done), untrained(name, done)
         table += [*nothing, *rows]
         claims += judge_practices(name, done)
+        notes += practical_note(name, rows, nothing)
         pictures[name] = plot_ways(name, rows, nothing)
         if any(record.last.denoising for record in done.values()):
             pictures[f"{name}-levels"] = plot_levels(name, done)
@@ -298,6 +299,21 @@ def untrained(name: str, done: Done) -> list[Way]:
             without_digit=_exactly(real),
         ),
     ]
+
+
+def practical_note(name: str, rows: Sequence[Way], nothing: Sequence[Way]) -> list[str]:
+    """What somebody who trains a model wants to know, in one line of numbers."""
+    known = {(row.practice, row.rotation): row for row in rows}
+    parts = []
+    for kind, place in (("identity", "without a rotation"), ("min", "behind the minimising one")):
+        found = [(label, known.get((str(way), kind))) for label, way in TESTED.items()]
+        texts = [f"{label} {row.sw2} ({row.state})" for label, row in found if row is not None]
+        if texts:
+            parts.append(f"{place} {', '.join(texts)}")
+    if not parts:
+        return []
+    scale = ", ".join(f"{row.practice} {format_value(row.sw2)}" for row in nothing)
+    return [f"{name}, SW2 {'; '.join(parts)}; {scale}"]
 
 
 def _exactly(estimate: Estimate | None) -> Estimate | None:
