@@ -15,7 +15,8 @@ class End:
     *judged* by the other half, which knows nothing of them. So `energies` are free of bias, and by
     Courant and Fischer the j-th eigenvalue of the geometry lies at or below `bounds[j]` (preferred
     end), or at or above it (avoided end), within the error. What was found leans outwards, as the
-    extremes of a sample do. So the eigenvalue should lie between `found` and `bounds`.
+    extremes of a sample do: where a residual is small beside it, the eigenvalue should lie between
+    `found` and `bounds`.
 
     Where there is a matrix, all of these are the eigenvalues and their errors.
     """
