@@ -97,11 +97,8 @@ DIGITS_ARMS = (
     (Arm(X0, (*CORE, "max"), SEEDS, EVERY_WAY),),
 )
 MNIST_ARMS = (
-    (
-        Arm(NOISE, (*CORE, "max"), SEEDS),
-        Arm(V, (*CORE, "max"), SEEDS),
-        Arm(SKIP, ("identity", "min"), SEEDS),
-    ),
+    (Arm(V, ("identity", "min"), SEEDS), Arm(SKIP, ("identity", "min"), SEEDS)),
+    (Arm(NOISE, (*CORE, "max"), SEEDS), Arm(V, (RANDOM, "max"), SEEDS)),
     (Arm(X0, (*CORE, "max"), SEEDS),),
 )
 PLAIN_ARMS = (
