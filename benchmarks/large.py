@@ -12,7 +12,6 @@ Processor seconds are shown beside the clock's: on a machine that others use, co
 """
 
 import argparse
-import resource
 import statistics
 import subprocess
 import sys
@@ -23,7 +22,7 @@ import torch
 from torch import Tensor
 
 import sads
-from sads.environment import usable_dtype
+from sads.environment import peak_memory, usable_dtype
 from sads.geometry.streaming import Streamed, StreamedNetwork
 from sads.seeds import numpy_stream
 
@@ -44,7 +43,7 @@ def main() -> None:
     for name in given.networks:
         if given.peak_of:
             evaluation(name, given.peak_of, given.dtype)()
-            print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6)
+            print(peak_memory() / 1e9)
         else:
             compare(name, given.rounds, given.dtype)
 

@@ -198,8 +198,10 @@ class NetworkStream:
             if step.op == UNIFORM:
                 self._uniform(view, self._places.uniform[name, number], *step.args)
             elif step.op in (NORMAL, TRUNCATED):
-                self._seek_other(self._places.others.index((name, number)))
+                index = self._places.others.index((name, number))
+                self._seek_other(index)
                 _sequential(self._stream, step, view)
+                self._leave_other(index)
             else:
                 getattr(view, step.op)(*step.args)
 
@@ -268,8 +270,13 @@ class NetworkStream:
         while self._known_others < index:
             name, number = self._places.others[self._known_others]
             _sequential(self._stream, self.recipes[name].steps[number], None)
-            self._other_states.append(self._stream.bit_generator.state)
+            self._leave_other(self._known_others)
         self._word = -1  # not in the part of the stream with uniform entries
+
+    def _leave_other(self, index: int) -> None:
+        """Keep the state after a step, where the next one begins."""
+        if index == self._known_others:
+            self._other_states.append(self._stream.bit_generator.state)
 
     @property
     def _known_others(self) -> int:
