@@ -426,3 +426,10 @@ def test_what_is_remembered_may_be_damaged(cache, damage):
     stages, second = stages_of(family)
     assert any("all randomness" in stage for stage in stages)
     assert torch.equal(first.factors, second.factors)
+
+
+def test_products_of_large_networks_are_added_up_in_double_precision() -> None:
+    """Tokens of smooth positions have spectra over ten decades: float32 would end at 1e-7."""
+    geometry = sads.estimate_geometry(small_family("dit"), 16, probe="gaussian", streaming=True)
+    values = torch.linalg.eigvalsh(geometry.factor())
+    assert float(values[0]) > -1e-13 * float(values[-1])

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from sads.experiments.ranking import Ranking, rank
     from sads.families import ScoreFamily, family
     from sads.families import register as register_family
+    from sads.geometry.compare import Comparison, compare
     from sads.geometry.directions import Cluster, Directions
     from sads.geometry.end import End
     from sads.geometry.estimate import estimate_geometry
@@ -56,6 +57,7 @@ _HOMES = {
     "Basis": "sads.data.bases",
     "Classification": "sads.metrics.digits",
     "Cluster": "sads.geometry.directions",
+    "Comparison": "sads.geometry.compare",
     "DataSpectrum": "sads.rotations.alignment",
     "Directions": "sads.geometry.directions",
     "Estimate": "sads.estimates",
@@ -82,6 +84,7 @@ _HOMES = {
     "alignment": "sads.rotations.alignment",
     "basis": "sads.data.bases",
     "classify": "sads.metrics.digits",
+    "compare": "sads.geometry.compare",
     "estimate_geometry": "sads.geometry.estimate",
     "family": "sads.families",
     "gaussian_skip": "sads.diffusion.skip",
@@ -118,6 +121,7 @@ __all__ = [
     "Basis",
     "Classification",
     "Cluster",
+    "Comparison",
     "DataSpectrum",
     "Directions",
     "End",
@@ -144,6 +148,7 @@ __all__ = [
     "alignment",
     "basis",
     "classify",
+    "compare",
     "estimate_geometry",
     "family",
     "gaussian_skip",

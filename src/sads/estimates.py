@@ -16,7 +16,7 @@ for geometries is measured in docs/certificate.md.
 """
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -173,3 +173,17 @@ def share_estimate(count: int, total: int) -> Estimate:
         return Estimate(math.nan, math.nan)
     a, b = count + 0.5, total - count + 0.5
     return Estimate(count / total, math.sqrt(a * b / (a + b) ** 2 / (a + b + 1)))
+
+
+def holm(p_values: Sequence[float]) -> list[float]:
+    """p-values of a family of tests, adjusted (Holm, 1979): m times the smallest, and so on.
+
+    >>> holm([0.01, 0.04, 0.03])
+    [0.03, 0.06, 0.06]
+    """
+    order = sorted(range(len(p_values)), key=lambda i: p_values[i])
+    adjusted, largest = [0.0] * len(p_values), 0.0
+    for rank, index in enumerate(order):
+        largest = max(largest, (len(p_values) - rank) * p_values[index])
+        adjusted[index] = min(1.0, largest)
+    return adjusted

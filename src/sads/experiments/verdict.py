@@ -27,6 +27,8 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
+
+from sads.estimates import holm
 from numpy.typing import ArrayLike, NDArray
 from scipy import special
 
@@ -124,7 +126,8 @@ def correct(claims: Sequence[Claim]) -> list[Claim]:
     """The claims of a page with their words: see the head of this module."""
     family = _testable(claims)
     sides = [
-        _holm({i: getattr(claims[i], side) for i in family}) for side in ("p_for", "p_against")
+        dict(zip(family, holm([getattr(claims[i], side) for i in family]), strict=True))
+        for side in ("p_for", "p_against")
     ]
     words = [_word(claim, i, family, sides) for i, claim in enumerate(claims)]
     return [
@@ -141,16 +144,6 @@ def _testable(claims: Sequence[Claim]) -> set[int]:
         if len(chosen) <= k:
             return chosen
     return set()
-
-
-def _holm(p_values: dict[int, float]) -> dict[int, float]:
-    """Adjusted p-values (Holm, 1979): the smallest of m times m, the next times m - 1, ..."""
-    adjusted: dict[int, float] = {}
-    largest = 0.0
-    for rank, i in enumerate(sorted(p_values, key=p_values.__getitem__)):
-        largest = max(largest, min(1.0, (len(p_values) - rank) * p_values[i]))
-        adjusted[i] = largest
-    return adjusted
 
 
 def _word(

@@ -60,6 +60,7 @@ class Estimator(ABC):
     network_bytes = 0  # the parameters of one network
     activation_bytes = 0  # what its evaluation holds at the same time
     gram_size = 0  # of the matrices that are summed up
+    gram_type = torch.float32  # in which those of single networks are computed
     row_bytes = 0  # what one network adds to them
     num_batches = NUM_BATCHES  # that are kept apart
 
@@ -123,7 +124,7 @@ class Estimator(ABC):
         batches = torch.tensor(draws.numbers) % NUM_BATCHES
         grams = []
         for batch in batches.unique().tolist():
-            flat = rows[batches == batch].flatten(0, 1)
+            flat = rows[batches == batch].flatten(0, 1).to(self.gram_type)
             grams.append((batch, int((batches == batch).sum()), flat.T @ flat))
         if not all(gram.isfinite().all() for _, _, gram in grams):
             self.explain_not_finite(draws, rows)
@@ -207,6 +208,10 @@ class Stacked(Estimator):
         self.network_bytes = stack.network_bytes
         # A large network fills the machine by itself, and its memory twice would be too much.
         small = isinstance(stack, Stack) and stack.network_bytes <= PARAMETER_BYTES
+        if isinstance(stack, StreamedStack):
+            # Spectra of large networks span ten decades. Rows that are right to seven digits give
+            # eigenvalues that are right to fourteen digits of the largest, if their products are.
+            self.gram_type = torch.float64
         self.concurrent = initialiser.reason is None and stack.device.type == "cpu" and small
 
     def notes(self) -> list[str]:

@@ -1,0 +1,145 @@
+"""`sads compare`: what distinguishes geometries, and which differences are more than noise."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+import sads
+from sads.cli.folders import finish, new_folder
+from sads.cli.interrupts import command_line
+from sads.cli.options import AsJson, NetworkOptions, Networks, NewFolder, Seed, Shape
+from sads.cli.printing import print_line, print_table, print_written
+from sads.cli.reading import read_geometry
+from sads.errors import InvalidArgumentError
+from sads.tables import Row, column
+
+if TYPE_CHECKING:
+    from sads.geometry.compare import Comparison, Pair
+
+app = typer.Typer(rich_markup_mode="markdown")
+
+EXAMPLES = """
+**Examples**
+
+- `sads compare iddpm dit --shape 1x16x16`
+
+- `sads compare out/a/geometry.safetensors out/b/geometry.safetensors --json`
+
+- `sads compare iddpm cnn mlp --shape 1x8x8 --networks 512`
+"""
+FILES = ("comparison.json", "comparison.png")
+
+
+@app.command(epilog=EXAMPLES, rich_help_panel="Before training")
+def compare(
+    sources: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="A B [C...]", help="Geometries (files), or families to estimate them for."
+        ),
+    ],
+    shape: Shape = None,
+    option: NetworkOptions = None,
+    networks: Networks = 1024,
+    directions: Annotated[
+        int, typer.Option(help="Directions of each end whose subspaces are compared.", min=1)
+    ] = 8,
+    seed: Seed = 0,
+    out: NewFolder = None,
+    as_json: AsJson = False,
+) -> None:
+    """Compare geometries of one shape: both ends, spectra, energies against frequency.
+
+    Differences are significant at 5 % after Holm's correction over all questions. Writes
+    `comparison.json` and `comparison.png`.
+    """
+    from sads.files import to_json, write_json
+    from sads.plots.compare import plot_comparison
+    from sads.plots.style import save
+
+    if len(sources) < 2:
+        raise InvalidArgumentError(f"a comparison takes two or more, got only {sources[0]}")
+    folder = new_folder(out, "compare", FILES)
+    geometries = [
+        read_geometry(source, None if _is_file(source) else shape, option, networks, seed, as_json)
+        for source in sources
+    ]
+    names = [_name(source) for source in sources]
+    result = sads.compare(*geometries, names=names, directions=directions)
+    summary = ComparisonSummary(
+        command=command_line(),
+        comparison=result,
+        geometries=tuple(geometry.provenance for geometry in geometries),
+        files={
+            "json": folder / "comparison.json",
+            "picture": save(plot_comparison(result, geometries), folder / "comparison.png"),
+        },
+    )
+    write_json(summary.files["json"], summary)
+    finish(folder)
+    if as_json:
+        print(to_json(summary))
+    else:
+        _print(result)
+        print_written(*summary.files.values())
+
+
+@dataclass(frozen=True)
+class ComparisonSummary:
+    """A comparison in numbers: what `comparison.json` holds."""
+
+    command: str
+    comparison: "Comparison"
+    geometries: tuple[Any, ...]
+    files: dict[str, Path]
+
+
+@dataclass(frozen=True)
+class PairRow(Row):
+    """Two geometries: how alike their ends are, and how many differences are significant."""
+
+    pair: str
+    avoided: str = column("avoided ends: overlap, largest angle")
+    preferred: str = column("preferred ends")
+    spectrum: str = column("spectrum differs")
+    frequency: str = column("energies differ")
+
+
+def _print(result: "Comparison") -> None:
+    print_table([_row(pair) for pair in result.pairs])
+    print_line(
+        f"{result.significant} of {result.tests} differences are significant at 5 % (Holm); ends "
+        f"are subspaces of {result.directions} directions; * more than noise"
+    )
+
+
+def _row(pair: "Pair") -> PairRow:
+    def count(what: str) -> str:
+        found = [d for d in pair.differences if d.what == what]
+        return f"at {sum(d.significant for d in found)} of {len(found)}"
+
+    def end(side: str) -> str:
+        one = getattr(pair, side)
+        star = " *" if one.significant else ""
+        return f"{one.overlap:.3f}, {max(one.angles):.2f} ± {one.noise:.2g} rad{star}"
+
+    return PairRow(
+        f"{pair.first}, {pair.second}",
+        end("avoided"),
+        end("preferred"),
+        count("spectrum"),
+        count("frequency"),
+    )
+
+
+def _is_file(source: str) -> bool:
+    return source.endswith(".safetensors")
+
+
+def _name(source: str) -> str:
+    path = Path(source)
+    if not _is_file(source):
+        return source
+    return path.parent.name if path.stem == "geometry" and path.parent.name else path.stem

@@ -1,0 +1,270 @@
+"""Are two geometries different, where, and how sure is that?
+
+Every geometry is taken in units of its mean eigenvalue: what is compared is preference, not size.
+Three things are asked of a pair, of shapes that must be the same.
+
+*Ends.* The principal angles between the subspaces of the m most avoided, and the m most preferred
+directions. To first order, noise turns direction `i` of a subspace `S` out of it by
+
+    noise^2 = sum_{i in S} sum_{j not in S} Var(u_i^T G u_j) / (lambda_i - lambda_j)^2
+
+so for equal subspaces the sum of squared sines is on average the sum of both noises. Their ratio is
+judged by F with 15 and 15 degrees of freedom, those of sixteen batches.
+
+*Spectra and energies.* Eigenvalues at eleven ranks from the first to the last, and energies along
+the DCT against frequency: differences of logarithms in units of their common error, by Student's t
+with 15 degrees of freedom.
+
+All of these questions, of all pairs, are one family: a difference is *significant* if its p-value
+is below 5 % after Holm's correction. Where an error is not known, nothing is claimed (p = 1).
+"""
+
+import itertools
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import torch
+from scipy.stats import f as fisher
+from scipy.stats import t as student
+from torch import Tensor
+
+from sads.arguments import check_count, check_type
+from sads.errors import InvalidArgumentError
+from sads.estimates import Estimate, Estimates, batch_error, holm
+from sads.geometry.profile import frequency_profile
+from sads.geometry.result import Geometry
+from sads.shapes import format_shape
+
+LEVEL = 0.05
+FREEDOM = 15  # of sixteen batches
+RANKS = 11  # at which spectra are compared
+DIRECTIONS = 8  # of an end
+SAME = 1e-9  # relative difference of two exact numbers that counts as none
+
+
+@dataclass(frozen=True)
+class Difference:
+    """One number of two geometries, in units of their mean eigenvalues."""
+
+    what: str  # "spectrum" or "frequency"
+    place: float  # the rank or the frequency, from 0 to 1
+    first: Estimate
+    second: Estimate
+    p: float
+    adjusted: float = 1.0  # p after Holm's correction
+
+    @property
+    def significant(self) -> bool:
+        return self.adjusted < LEVEL
+
+
+@dataclass(frozen=True)
+class EndAngles:
+    """Principal angles between one end of two geometries."""
+
+    side: str  # "avoided" or "preferred"
+    angles: tuple[float, ...]  # radians, growing
+    noise: float  # radians that they would have, together, if the ends were the same
+    chance: float  # mean squared cosine of random subspaces
+    p: float
+    adjusted: float = 1.0
+
+    @property
+    def overlap(self) -> float:
+        """Mean squared cosine: 1 for the same subspace."""
+        return sum(math.cos(angle) ** 2 for angle in self.angles) / len(self.angles)
+
+    @property
+    def significant(self) -> bool:
+        return self.adjusted < LEVEL
+
+
+@dataclass(frozen=True)
+class Pair:
+    """Two geometries against each other."""
+
+    first: str
+    second: str
+    avoided: EndAngles
+    preferred: EndAngles
+    differences: tuple[Difference, ...]
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Two or more geometries of one shape."""
+
+    names: tuple[str, ...]
+    shape: tuple[int, ...]
+    directions: int  # of each end
+    pairs: tuple[Pair, ...]
+    tests: int  # that were corrected for each other
+
+    @property
+    def significant(self) -> int:
+        """How many of the tests show a difference."""
+        found = [d for pair in self.pairs for d in _questions(pair)]
+        return sum(one.significant for one in found)
+
+
+def compare(
+    *geometries: Geometry, names: Sequence[str] | None = None, directions: int = DIRECTIONS
+) -> Comparison:
+    """What distinguishes geometries, and which differences are more than noise.
+
+    Args:
+        geometries: two or more, of one shape.
+        names: what they are called; by their families if not given.
+        directions: of each end, whose subspaces are compared; as many more as eigenvalues have
+            copies.
+
+    >>> import sads
+    >>> dits = [sads.estimate_geometry(sads.family("dit", patch_size=p)) for p in (2, 4)]
+    >>> compare(*dits, names=["DiT/2", "DiT/4"]).pairs[0].avoided.overlap < 1
+    True
+    """
+    names = _checked(geometries, names)
+    check_count("the number of directions", directions)
+    copies = math.lcm(*(geometry.lift.groups for geometry in geometries))
+    count = min(-(-directions // copies) * copies, geometries[0].dimension // 2 or 1)
+    known = [_Known.of(geometry, count) for geometry in geometries]
+    pairs = [
+        _pair(names[i], names[j], known[i], known[j])
+        for i, j in itertools.combinations(range(len(known)), 2)
+    ]
+    adjusted = iter(holm([one.p for pair in pairs for one in _questions(pair)]))
+    corrected = tuple(
+        replace(
+            pair,
+            avoided=replace(pair.avoided, adjusted=next(adjusted)),
+            preferred=replace(pair.preferred, adjusted=next(adjusted)),
+            differences=tuple(replace(d, adjusted=next(adjusted)) for d in pair.differences),
+        )
+        for pair in pairs
+    )
+    tests = sum(len(_questions(pair)) for pair in pairs)
+    return Comparison(names, geometries[0].shape, count, corrected, tests)
+
+
+@dataclass(frozen=True, eq=False)
+class _Known:
+    """What is asked of one geometry."""
+
+    ends: dict[str, Tensor]  # orthonormal, (m, D)
+    noise: dict[str, float]  # squared, radians
+    spectrum: Estimates
+    frequency: Estimates
+    frequencies: Tensor
+
+    @classmethod
+    def of(cls, geometry: Geometry, count: int) -> "_Known":
+        mean = geometry.trace / geometry.dimension
+        found = geometry.directions()
+        ranks = torch.linspace(0, geometry.dimension - 1, RANKS).round().long()
+        profile = frequency_profile(geometry)
+        copies = geometry.lift.groups
+        some = torch.arange(count // copies)
+        inside = {"avoided": some, "preferred": geometry.lift.size - 1 - some}
+        return cls(
+            ends={
+                "avoided": found.avoided(count).flatten(1),
+                "preferred": found.preferred(count).flatten(1),
+            },
+            noise={side: copies * _noise(geometry, index) for side, index in inside.items()},
+            spectrum=Estimates(found.values[ranks] / mean, found.value_errors[ranks] / mean),
+            frequency=profile.energies,
+            frequencies=profile.places,
+        )
+
+
+def _noise(geometry: Geometry, inside: Tensor) -> float:
+    """The squared angle by which a subspace of the factor may be wrong; see the module's head."""
+    if geometry.exact:
+        return 0.0
+    if geometry.errors_unknown is not None:
+        return math.inf
+    basis = geometry.directions()._basis
+    values = geometry.directions().values[:: geometry.lift.groups]
+    forms = torch.stack([basis[:, inside].T @ factor @ basis for factor in geometry.factors])
+    variance = batch_error(forms, geometry.counts).square()  # (m, P)
+    distance = values[inside][:, None] - values
+    outside = torch.ones(len(values), dtype=torch.bool)
+    outside[inside] = False
+    return float((variance / distance.square())[:, outside].sum())
+
+
+def _pair(first: str, second: str, a: _Known, b: _Known) -> Pair:
+    places = torch.linspace(0, 1, RANKS).tolist()
+    differences = [
+        *_differences("spectrum", places, a.spectrum, b.spectrum),
+        *_differences("frequency", a.frequencies.tolist(), a.frequency, b.frequency),
+    ]
+    return Pair(
+        first, second, _angles("avoided", a, b), _angles("preferred", a, b), tuple(differences)
+    )
+
+
+def _angles(side: str, a: _Known, b: _Known) -> EndAngles:
+    cosines = torch.linalg.svdvals(a.ends[side] @ b.ends[side].T).clamp(max=1.0)
+    sines = float((1 - cosines.square()).sum())
+    noise = a.noise[side] + b.noise[side]
+    if noise == 0:
+        p = 0.0 if sines > SAME else 1.0
+    else:
+        p = float(fisher.sf(sines / noise, FREEDOM, FREEDOM)) if math.isfinite(noise) else 1.0
+    count, dimension = a.ends[side].shape
+    return EndAngles(side, tuple(cosines.acos().tolist()), math.sqrt(noise), count / dimension, p)
+
+
+def _differences(
+    what: str, places: Sequence[float], a: Estimates, b: Estimates
+) -> list[Difference]:
+    return [
+        Difference(what, place, first, second, _p_value(first, second))
+        for place, first, second in zip(places, a, b, strict=True)
+    ]
+
+
+def _p_value(first: Estimate, second: Estimate) -> float:
+    """Of a difference of logarithms, two-sided."""
+    if first <= 0 or second <= 0:  # below rounding: nothing is known
+        return 1.0
+    error = math.hypot(first.error / first, second.error / second)
+    difference = abs(math.log(first / second))
+    if error == 0:
+        return 0.0 if difference > SAME else 1.0
+    return float(2 * student.sf(difference / error, FREEDOM)) if math.isfinite(error) else 1.0
+
+
+def _questions(pair: Pair) -> list[EndAngles | Difference]:
+    return [pair.avoided, pair.preferred, *pair.differences]
+
+
+def _checked(geometries: Sequence[Geometry], names: Sequence[str] | None) -> tuple[str, ...]:
+    for geometry in geometries:
+        check_type(geometry, Geometry, "what is compared", "give geometries of one shape")
+    if len(geometries) < 2:
+        raise InvalidArgumentError(
+            f"a comparison takes at least two geometries, got {len(geometries)}"
+        )
+    called = [str(g.provenance.family.get("name", "unnamed")) for g in geometries]
+    if names is not None:
+        if len(names) != len(geometries):
+            raise InvalidArgumentError(
+                f"got {len(names)} names for {len(geometries)} geometries; give one for each"
+            )
+        called = [str(name) for name in names]
+    for name, geometry in zip(called, geometries, strict=True):
+        if geometry.shape != geometries[0].shape:
+            raise InvalidArgumentError(
+                f"geometries of different shapes do not compare: {called[0]} is "
+                f"{format_shape(geometries[0].shape)}, {name} is {format_shape(geometry.shape)}; "
+                "estimate both for one shape (--shape)"
+            )
+        if geometry.matrix_free:
+            raise InvalidArgumentError(
+                f"{name} is kept without a matrix, and its directions between the ends are not "
+                "known; compare geometries of a smaller shape"
+            )
+    return tuple(called)

@@ -1,0 +1,96 @@
+"""Comparisons of geometries: closed forms, a null that holds, one line for what does not fit."""
+
+import json
+import math
+from pathlib import Path
+
+import pytest
+import torch
+
+import sads
+from cases import small_family
+from commands import Sads
+from sads.estimates import holm
+from sads.geometry.lift import Lift
+from sads.geometry.result import Geometry, Provenance
+
+
+def exact(matrix: torch.Tensor, name: str = "exact") -> Geometry:
+    size = len(matrix)
+    return Geometry.dense(
+        matrix[None].double(),
+        torch.zeros(1, dtype=torch.int64),
+        Lift.trivial(size),
+        (1, 4, size // 4),
+        Provenance(family={"name": name, "prediction": "epsilon"}, estimator="exact"),
+    )
+
+
+def test_angles_of_a_turned_geometry_are_the_angle_of_the_turn() -> None:
+    values = torch.arange(16.0, 0, -1).double()
+    turn = torch.eye(16).double()
+    angle = 0.3
+    turn[0, 0] = turn[8, 8] = math.cos(angle)
+    turn[0, 8], turn[8, 0] = -math.sin(angle), math.sin(angle)
+    first, second = exact(torch.diag(values)), exact(turn @ torch.diag(values) @ turn.T)
+    pair = sads.compare(first, second, names=["a", "b"], directions=4).pairs[0]
+    assert pair.avoided.angles == pytest.approx([0, 0, 0, angle], abs=1e-6)
+    assert pair.preferred.angles == pytest.approx([0, 0, 0, 0], abs=1e-6)
+    assert pair.avoided.overlap == pytest.approx(1 - math.sin(angle) ** 2 / 4)
+    assert pair.avoided.significant
+    assert not pair.preferred.significant
+    assert not any(d.significant for d in pair.differences if d.what == "spectrum")
+    assert any(d.significant for d in pair.differences if d.what == "frequency")
+
+
+def test_a_geometry_is_no_different_from_itself_or_a_multiple_of_it() -> None:
+    matrix = torch.diag(torch.arange(16.0, 0, -1))
+    result = sads.compare(exact(matrix), exact(3 * matrix))
+    assert result.significant == 0
+    assert result.pairs[0].avoided.overlap == pytest.approx(1)
+
+
+def test_seeds_of_one_family_do_not_differ_and_families_do() -> None:
+    """The null: ten pairs of fresh seeds; at 5 % for each pair three are one in a hundred."""
+    wrong = 0
+    for seed in range(10):
+        pair = [
+            sads.estimate_geometry(small_family("cnn"), 64, seed=100 + 2 * seed + i) for i in (0, 1)
+        ]
+        wrong += sads.compare(*pair).significant > 0
+    assert wrong <= 2
+    shape = small_family("cnn").shape
+    other = sads.estimate_geometry(sads.family("mlp", shape=shape), 64)
+    assert sads.compare(sads.estimate_geometry(small_family("cnn"), 64), other).significant > 5
+
+
+def test_few_networks_claim_nothing() -> None:
+    two = [sads.estimate_geometry(small_family("cnn"), 4, seed=s) for s in (1, 2)]
+    assert sads.compare(*two).significant == 0
+
+
+def test_holm_is_what_it_is_in_the_books() -> None:
+    assert holm([0.01, 0.02, 0.9]) == pytest.approx([0.03, 0.04, 0.9])
+    assert holm([]) == []
+
+
+def test_what_does_not_compare_is_refused() -> None:
+    small, large = (sads.estimate_geometry("mlp", 16) for _ in range(2))
+    other = sads.estimate_geometry(sads.family("mlp", shape=(1, 4, 4)), 16)
+    with pytest.raises(sads.SadsError, match="different shapes do not compare"):
+        sads.compare(small, other)
+    with pytest.raises(sads.SadsError, match="at least two"):
+        sads.compare(small)
+    with pytest.raises(sads.SadsError, match="1 names for 2"):
+        sads.compare(small, large, names=["a"])
+
+
+def test_the_command(command: Sads, tmp_path: Path) -> None:
+    options = ("--shape", "1x8x8", "--networks", 32)
+    printed = command.succeed("compare", "cnn", "mlp", *options, "--out", "c", "--json")
+    said = json.loads(printed)["comparison"]
+    assert said["names"] == ["cnn", "mlp"]
+    assert (tmp_path / "c" / "comparison.png").stat().st_size > 10_000
+    sads.estimate_geometry(sads.family("mlp", shape=(1, 4, 4)), 16).save("m.safetensors")
+    assert "different shapes" in command.fail("compare", "cnn", "m.safetensors", *options)
+    assert "two or more" in command.fail("compare", "cnn")
