@@ -27,10 +27,10 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
-
-from sads.estimates import holm
 from numpy.typing import ArrayLike, NDArray
 from scipy import special
+
+from sads.estimates import holm
 
 SUPPORTED, CONTRADICTED = "supported", "contradicted"
 INCONCLUSIVE, NOT_TESTED = "inconclusive", "not tested"
