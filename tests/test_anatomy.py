@@ -114,6 +114,12 @@ class TestSampler:
         assert walk.along == pytest.approx(walk.right_along, rel=0.12)
         assert walk.off[:-1] == pytest.approx(walk.right_off[:-1], rel=0.05)
 
+    def test_a_step_of_langevin_dynamics_stays_at_its_level(self) -> None:
+        x = _gaussian(500)
+        options = SamplingOptions(steps=4, sampler="langevin")
+        walk = follow_sampler(_model(skip_of=x), x, options, num_samples=50)
+        assert walk.levels == (999, 749, 499, -1)
+
     def test_noise_that_is_not_removed_is_amplified(self) -> None:
         """A network that finds no noise: x_0 is `x_t / sqrt(abar_t)` at once, as the head says."""
         x = _gaussian(100)

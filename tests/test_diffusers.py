@@ -164,6 +164,17 @@ def test_the_scheduler_says_what_is_predicted(
     )
 
 
+@pytest.mark.parametrize(
+    ("scheduler", "note"),
+    [
+        ({"_class_name": "EDMEulerScheduler", "sigma_schedule": "exponential"}, "spaces its"),
+        ({"beta_schedule": ["linear"]}, "the schedule is linear"),
+    ],
+)
+def test_levels_that_are_not_known_are_said(tmp_path: Path, scheduler: Any, note: str) -> None:
+    assert any(note in said for said in sads.family(folder(tmp_path, UNET, scheduler)).notes)
+
+
 def test_levels_are_those_of_the_scheduler_itself(tmp_path: Path) -> None:
     ours = sads.family(folder(tmp_path, CROSS, LATENT)).schedule
     theirs = diffusers.PNDMScheduler.from_config(LATENT).alphas_cumprod
@@ -315,6 +326,8 @@ def test_hostile_configurations_are_refused(tmp_path: Path, case: str) -> None:
         {"num_train_timesteps": 1.5},
         {"_class_name": ["x"]},
         {"prediction_type": "teapot"},
+        {"prediction_type": ["v_prediction"]},
+        {"_class_name": "CMStochasticIterativeScheduler"},
         {"beta_schedule": "linear", "beta_start": -1},
         {"beta_schedule": "linear", "beta_start": 0.9, "beta_end": 0.1},
         {"_class_name": "FlowMatchEulerDiscreteScheduler", "shift": 0},

@@ -241,3 +241,8 @@ def test_misuse_is_one_clear_line() -> None:
     other = sads.estimate_geometry(sads.family("cnn", (1, 2, 2), channels=4), 16)
     with pytest.raises(InvalidArgumentError, match="give the family's own"):
         Untrained(prospect.network.family, other)
+
+
+def test_a_plan_with_more_steps_than_levels_is_refused() -> None:
+    with pytest.raises(InvalidArgumentError, match=r"1 to 1000 steps, .* got 1001"):
+        make_prospect(Plan(steps=1001))

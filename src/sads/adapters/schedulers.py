@@ -38,15 +38,23 @@ def read_scheduler(content: Mapping[str, Any], place: str) -> Meaning:
     if "FlowMatch" in kind:
         shift = _number(content, "shift", 1.0, place)
         return Meaning("flow", Schedule("flow", levels, shift=shift))
-    if kind.startswith("EDM") or kind == "CMStochasticIterativeScheduler":
+    if kind == "CMStochasticIterativeScheduler":
+        raise InvalidArgumentError(
+            f"{place} is of a consistency model, which leads from noise to images at once: its "
+            "output is no score"
+        )
+    if kind.startswith("EDM"):
         ends = (_number(content, f"sigma_{end}", None, place) for end in ("min", "max"))
         data = _number(content, "sigma_data", 0.5, place)
-        return Meaning("edm", _with_ends(Schedule("edm", levels, sigma_data=data), *ends))
+        spacing = content.get("sigma_schedule", "karras")
+        notes = () if spacing == "karras" else (f"{place} spaces its levels otherwise than EDM",)
+        schedule = _with_ends(Schedule("edm", levels, sigma_data=data), *ends)
+        return Meaning("edm", schedule, notes)
     if kind == "ScoreSdeVeScheduler":
         ends = (_number(content, f"sigma_{end}", None, place) for end in ("min", "max"))
         return Meaning("score", _with_ends(Schedule("ve", levels), *ends))
     said = content.get("prediction_type", "epsilon")
-    if said not in PREDICTED:
+    if not isinstance(said, str) or said not in PREDICTED:
         raise InvalidArgumentError(
             f"{place}: the prediction_type {printable(said)[:60]!r} is not known; give --prediction"
         )
@@ -54,7 +62,7 @@ def read_scheduler(content: Mapping[str, Any], place: str) -> Meaning:
     if prediction == "flow":
         return Meaning("flow", Schedule("flow", levels))
     betas = content.get("beta_schedule", "linear")
-    if betas not in BETAS or content.get("trained_betas") is not None:
+    if not isinstance(betas, str) or betas not in BETAS or content.get("trained_betas") is not None:
         note = f"the betas of {place} are of a kind that is not known: the schedule is linear"
         return Meaning(prediction, Schedule("linear", levels), (note,))
     if BETAS[betas] == "cosine":

@@ -212,7 +212,7 @@ def follow_sampler(
 ) -> Walk:
     """The energy of a sampler's states beside that of data `x` (N, *shape), noised to each level.
 
-    A state after a step is compared with the level that the step goes to. Of the options count
+    A state after a step is compared with the level that the step ends at. Of the options count
     sampler, steps, clipping and rotation.
     """
     options = options or SamplingOptions()
@@ -251,7 +251,8 @@ def follow_sampler(
 
         states = SAMPLERS[options.sampler](schedule, levels, noise(), denoise, noise)
         found = torch.tensor([energy(state) for state in states], dtype=torch.float64)  # (S, 2)
-    after = [*levels[1:], -1]
+    # A step of Langevin dynamics stays at its level, steps of all others go to the next.
+    after = [*(levels[:-1] if options.sampler == "langevin" else levels[1:]), -1]
     abar = torch.tensor([1.0 if level < 0 else float(schedule.abar[level]) for level in after])
     clipped = "" if clipping is None else ", clipped"
     return Walk(

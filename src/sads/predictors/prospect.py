@@ -103,6 +103,11 @@ class Prospect:
                 f"the data have shape {tuple(data.shape)}, the network takes (N, "
                 f"{', '.join(map(str, self.network.family.shape))})"
             )
+        levels = self.network.family.schedule.num_levels
+        if self.plan.steps > levels:
+            raise InvalidArgumentError(
+                f"a sampler takes 1 to {levels} steps, one a level at most, got {self.plan.steps}"
+            )
         object.__setattr__(self, "data", data)
 
     @classmethod
