@@ -43,7 +43,7 @@ from sads.errors import (
 from sads.estimates import MIN_BATCHES, batch_error, batch_mean
 from sads.families import ScoreFamily, as_family
 from sads.files import tensor_digest
-from sads.geometry.estimators import NUM_BATCHES, BatchGram, Estimator
+from sads.geometry.estimators import NUM_BATCHES, BatchGram, Estimator, Stacked
 from sads.geometry.matrixfree import MatrixFree
 from sads.geometry.memory import BASE, Forecast, PassesForecast
 from sads.geometry.passes import Passes, run_passes
@@ -233,6 +233,8 @@ def estimate_geometry(
 
         def result(last: bool = True) -> Geometry:
             drawn = replace(known, draws=((seed, first_network, moments.stop),))
+            if last and isinstance(chosen, Stacked):
+                chosen.initialiser.release_memory()
             factors, counts = moments.factors(chosen, last)
             return _finish(chosen, drawn, factors, counts, started, moments.earlier_seconds)
 

@@ -93,6 +93,10 @@ class Streamed(Blueprint):
             self._memory = {key: _Memory(numel, device, dtype)}  # that of another type is let go
         return self._memory[key]
 
+    def release_memory(self) -> None:
+        """Let go of the memory for weights; it is made again when it is needed."""
+        self._memory = {}
+
     @contextmanager
     def without_numbers(self) -> "Iterator[Blueprint]":
         """Networks that are run for their shapes only while the block runs, at no cost.
