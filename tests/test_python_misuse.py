@@ -169,6 +169,18 @@ MISUSE = {
         ("10**12", lambda: sads.sphere(X[:3], 10**12)),
         ("seed='x'", lambda: sads.sphere(X[:3], 3, seed="x")),
     ],
+    "write_report": [
+        ("nothing", lambda: sads.write_report([], "r.html")),
+        ("None", lambda: sads.write_report(None, "r.html")),
+        ("a number", lambda: sads.write_report(3, "r.html")),
+        ("a list of numbers", lambda: sads.write_report([3], "r.html")),
+        ("a path that is not there", lambda: sads.write_report("nowhere", "r.html")),
+        ("no path", lambda: sads.write_report(geometry(), None)),
+        ("a folder", lambda: sads.write_report(geometry(), "/")),
+        ("title=3", lambda: sads.write_report(geometry(), "r.html", title=3)),
+        ("few directions", lambda: sads.write_report(geometry(), "r.html", max_directions=2)),
+        ("max_directions='x'", lambda: sads.write_report(geometry(), "r", max_directions="x")),
+    ],
     "alignment": [
         *wrong_tensors("x", lambda w: sads.alignment(geometry(), w)),
         ("a name", lambda: sads.alignment("iddpm", X)),

@@ -62,6 +62,7 @@ def results(tmp_path_factory: pytest.TempPathFactory, geometry: sads.Geometry) -
     lines = [
         "align digits --geometry g.safetensors --rotation share:0.5 --out align --report",
         "train mlp digits --shape 1x8x8 --iterations 250 --batch-size 50 --out run --report",
+        "rank digits --families cnn --networks 16 --predictors alpha --out rank",
         "sample run --samples 90 --steps 4",
         "evaluate run digits --projections 64 --anatomy --networks 32 --report",
     ]
@@ -117,6 +118,7 @@ def pages(
         "alignment": [results / "align"],
         "training": [results / "run"],
         "paper": [paper],
+        "ranking": [results / "rank"],
         "ends": [ends, color],
         "atlas": [atlas],
     }
@@ -318,7 +320,17 @@ def test_themes(visit: Visit, pages: dict[str, Path]) -> None:
 
 @pytest.mark.parametrize(
     "kind",
-    ["geometry", "color", "comparison", "alignment", "training", "paper", "ends", "atlas"],
+    [
+        "geometry",
+        "color",
+        "comparison",
+        "alignment",
+        "training",
+        "ranking",
+        "paper",
+        "ends",
+        "atlas",
+    ],
 )
 def test_every_page_is_quiet_accessible_and_fits(
     visit: Visit, pages: dict[str, Path], kind: str
@@ -453,6 +465,22 @@ def test_alignment_numbers(visit: Visit, pages: dict[str, Path], results: Path) 
         text = rows.nth(number).locator("output").inner_text()
         assert text.startswith("sample 1, (3, 4): ")
         assert float(text.split(": ")[1]) == pytest.approx(value, abs=2e-4)
+    seen.check_quiet()
+
+
+def test_candidates_before_training(visit: Visit, pages: dict[str, Path], results: Path) -> None:
+    said = json.loads((results / "rank/ranking.json").read_text())["ranking"]
+    seen = visit(pages["ranking"])
+    page = seen.page
+    rows = page.locator("tbody tr:visible")
+    assert rows.count() == len(said["candidates"])
+    best = min(said["candidates"], key=lambda c: c["facts"]["alpha"]["distance"])
+    page.locator("th", has_text="alpha").locator("button").click()
+    assert f"{best['facts']['alpha']['distance']:.4g}" in rows.first.inner_text()
+    page.locator("[data-rows]").fill("max")
+    assert rows.count() == sum(c["rotation"] == "max" for c in said["candidates"])
+    for statement in said["statements"]:
+        assert statement in page.locator("main").inner_text()
     seen.check_quiet()
 
 

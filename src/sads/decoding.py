@@ -115,7 +115,7 @@ def _decode_fields(kind: Any, content: Any, place: str) -> Any:
     return _made(kind, place, **values)
 
 
-def _made(make: Any, place: str, *arguments: Any, **fields: Any) -> Any:
+def _made(make: Any, place: str, /, *arguments: Any, **fields: Any) -> Any:
     try:
         return make(*arguments, **fields)
     except (ValueError, ArithmeticError, SadsError) as error:  # what the class does not accept

@@ -4,7 +4,7 @@ import os
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from sads.arguments import as_path, check_count
+from sads.arguments import as_path, check_count, check_type
 from sads.errors import InvalidArgumentError, ReportError
 from sads.geometry.result import Geometry
 from sads.report.alignment import AlignmentSource, alignment_section
@@ -14,6 +14,7 @@ from sads.report.ends import ends_section
 from sads.report.geometry import geometry_section
 from sads.report.page import Section, check_new, make_page, write_page
 from sads.report.paper import paper_section
+from sads.report.ranking import RankingSource, ranking_section
 from sads.report.sources import GeometrySource, Source, read_source
 from sads.report.training import TrainingSource, training_section
 
@@ -37,13 +38,14 @@ def write_report(
         path: of the file, which must not be there yet.
         max_directions: how many directions of a geometry have pictures; all if not given.
     """
-    if isinstance(sources, Geometry | str | os.PathLike | Source):
-        sources = [sources]
+    given = _listed(sources)
+    if title is not None:
+        check_type(title, str, "the title of a report", "give a text")
     if max_directions is not None and check_count("the number of directions", max_directions) < 3:
         raise InvalidArgumentError(f"show at least 3 directions, not {max_directions}")
     path = as_path(path)
     check_new(path)
-    found = [result for source in sources for result in _read(source)]
+    found = [result for source in given for result in _read(source)]
     if not found:
         raise ReportError("there is nothing to report: give at least one result")
     sections = make_sections(found, max_directions)
@@ -66,6 +68,8 @@ def make_sections(sources: Sequence[Source], max_directions: int | None = None) 
             )
         elif isinstance(source, AlignmentSource):
             sections.append(alignment_section(source, id))
+        elif isinstance(source, RankingSource):
+            sections.append(ranking_section(source, id))
         elif isinstance(source, TrainingSource):
             sections.append(training_section(source, id))
         elif isinstance(source, AtlasSource):
@@ -75,6 +79,17 @@ def make_sections(sources: Sequence[Source], max_directions: int | None = None) 
     if len(compared) > 1:
         sections.insert(0, comparison_section(compared, "comparison"))
     return sections
+
+
+def _listed(sources: Iterable[Result] | Result) -> list[Result]:
+    """Sources as a list, of which there may be one alone."""
+    if isinstance(sources, Geometry | str | os.PathLike | Source):
+        return [sources]
+    if not isinstance(sources, Iterable):
+        raise InvalidArgumentError(
+            f"a report is made of geometries or paths, got {sources!r}; give one or a list of them"
+        )
+    return list(sources)
 
 
 def _read(source: Result) -> list[Source]:
@@ -90,6 +105,7 @@ TITLES = {
     "geometry": "The geometry of untrained networks",
     "comparison": "Geometries compared",
     "alignment": "Data in the geometry of a network",
+    "ranking": "Networks and rotations for data",
     "training": "A training run",
     "paper": "The paper's claims",
     "atlas": "An atlas of geometries",

@@ -28,6 +28,7 @@ from sads.report.alignment import AlignmentSource
 from sads.report.atlas import AtlasSource, read_atlas
 from sads.report.images import picture_url
 from sads.report.paper import PaperSource, find_summaries, read_paper
+from sads.report.ranking import RankingSource
 from sads.report.training import EvaluatedFacts, RunFacts, TrainingSource
 from sads.rotations.alignment import Alignment
 from sads.rotations.portrait import FORMAT as PORTRAIT
@@ -51,7 +52,9 @@ class GeometrySource:
     command: str | None = None
 
 
-Source = GeometrySource | AlignmentSource | TrainingSource | PaperSource | AtlasSource
+Source = (
+    GeometrySource | AlignmentSource | TrainingSource | RankingSource | PaperSource | AtlasSource
+)
 
 
 def read_source(path: Path) -> list[Source]:
@@ -76,6 +79,9 @@ def _in_folder(folder: Path) -> Iterator[Source]:
         yield _read_geometry(folder / GEOMETRY_FILE)
     if (folder / "alignment.json").exists():
         yield _read_alignment(folder)
+    if (folder / "ranking.json").exists():
+        with _blaming(folder / "ranking.json"):
+            yield decode_known(RankingSource, read_json(folder / "ranking.json"))
     if any((folder / name).exists() for name in ("run.json", "samples.json", "evaluate.json")):
         yield read_training(folder)
     if (folder / RECORDS).exists() or find_summaries(folder):

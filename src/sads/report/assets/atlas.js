@@ -3,7 +3,7 @@
 
 sads.parts.atlas = (section, atlas) => {
   const find = (name) => section.querySelector(`[id="${atlas.id}-${name}"]`);
-  for (const table of section.querySelectorAll("table.sortable")) sads.startSorting(table);
+  sads.startTables(section);
   const curves = (key) => atlas.entries.map((entry) => ({ name: entry.title, ...entry[key] }));
   sads.curveChart(find("spectrum"), curves("spectrum"), { x: "share of the directions, most avoided first", y: "eigenvalue / mean" });
   sads.curveChart(find("frequency"), curves("frequency"), { x: "frequency, 1 is the finest checkerboard", y: "energy / mean", dots: true });

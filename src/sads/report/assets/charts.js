@@ -45,15 +45,16 @@ sads.chart = (figure, options, ready = () => {}) => {
 
 sads.colors = ["var(--blue)", "var(--orange)", "var(--green)", "var(--red)", "var(--violet)"];
 
-// Ticks of a logarithmic axis: powers of ten, and 2 and 5 times them where these are few.
+// Ticks of a logarithmic axis: powers of ten, and what lies between them where these are few.
+// Which of them D3 labels depends on how many it would have drawn itself; these it labels.
 sads.logTicks = (values) => {
-  const shown = values.filter((value) => value > 0);
-  const [low, high] = [Math.log10(Math.min(...shown)), Math.log10(Math.max(...shown))];
+  const [low, high] = d3.extent(values.filter((value) => value > 0)).map(Math.log10);
   const decades = high - low;
   const step = Math.max(1, Math.ceil(decades / 7));
   const powers = d3.range(Math.floor(low) - 1, Math.ceil(high) + 1).filter((k) => k % step === 0);
+  const between = decades > 3 ? [1] : decades > 1.5 ? [1, 3] : decades > 0.8 ? [1, 2, 5] : d3.range(1, 10);
   const ticks = powers
-    .flatMap((k) => (decades > 3 ? [1] : decades > 0.8 ? [1, 2, 5] : d3.range(1, 10)).map((m) => m * 10 ** k))
+    .flatMap((k) => between.map((multiple) => multiple * 10 ** k))
     .filter((tick) => Math.log10(tick) >= low - 1e-9 && Math.log10(tick) <= high + 1e-9);
   return { ticks, tickFormat: (value) => sads.number(value) };
 };

@@ -40,8 +40,26 @@ sads.tableColumns = (table) => {
   return Object.fromEntries(titles.map((title, i) => [title, cells(i)]));
 };
 
-sads.parts.paper = (section) => {
+// All tables of a section: they sort, and their fields above filter and save them.
+sads.startTables = (section) => {
   for (const table of section.querySelectorAll("table.sortable")) sads.startSorting(table);
+  const below = (control) => (control.closest("details") ?? section).querySelector("table");
+  for (const input of section.querySelectorAll("[data-rows]")) {
+    input.addEventListener("input", () => {
+      for (const row of below(input).tBodies[0].rows) row.hidden = !sads.matches(row, input.value);
+    });
+  }
+  for (const button of section.querySelectorAll("[data-table-csv]")) {
+    button.addEventListener("click", () => {
+      sads.save(`${button.dataset.tableCsv}.csv`, sads.csv(sads.tableColumns(below(button))));
+    });
+  }
+};
+
+sads.parts.ranking = sads.startTables;
+
+sads.parts.paper = (section) => {
+  sads.startTables(section);
 
   const claims = section.querySelector("table.claims");
   const boxes = [...section.querySelectorAll("input[data-verdict]")];
@@ -62,17 +80,4 @@ sads.parts.paper = (section) => {
   section.querySelector("[data-claims-csv]").addEventListener("click", () => {
     sads.save("claims.csv", sads.csv(sads.tableColumns(claims)));
   });
-
-  for (const input of section.querySelectorAll("[data-rows]")) {
-    const table = input.closest("details").querySelector("table");
-    input.addEventListener("input", () => {
-      for (const row of table.tBodies[0].rows) row.hidden = !sads.matches(row, input.value);
-    });
-  }
-  for (const button of section.querySelectorAll("[data-table-csv]")) {
-    const table = button.closest("details").querySelector("table");
-    button.addEventListener("click", () => {
-      sads.save(`${button.dataset.tableCsv}.csv`, sads.csv(sads.tableColumns(table)));
-    });
-  }
 };
