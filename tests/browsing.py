@@ -66,7 +66,7 @@ def visit(browser: Any) -> Iterator[Callable[..., Seen]]:
     def open_page(path: Path, width: int = 1280, **options: Any) -> Seen:
         context = browser.new_context(viewport={"width": width, "height": 900}, **options)
         contexts.append(context)
-        context.set_default_timeout(10_000)
+        context.set_default_timeout(30_000)
         page = context.new_page()
         seen = Seen(page)
         page.on("console", lambda message: seen.problems.append(message.text))
