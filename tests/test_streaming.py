@@ -414,6 +414,13 @@ def test_what_is_remembered_of_another_network_does_not_count(cache):
     assert any("all randomness" in stage for stage in stages)
 
 
+def test_outer_products_leave_no_word_about_features(cache):
+    """A transformer that is exact was sampled once somebody had asked for outer products."""
+    family = small_family("dit")
+    sads.estimate_geometry(family, 16, estimator="outer-product", streaming=True)
+    assert sads.estimate_geometry(family, 16, streaming=True).exact
+
+
 @pytest.mark.parametrize("damage", [b"", b"[1]", b'{"response": "x"}', b"\xff", None])
 def test_what_is_remembered_may_be_damaged(cache, damage):
     family = small_family("cnn")

@@ -216,8 +216,9 @@ def _choose(
         notes=tuple(said),
         versions=versions(),
     )
-    if isinstance(chosen, Integrated):
-        chosen.varies = seen.varies
+    if not isinstance(chosen, Integrated) or request.readout is not None:
+        return Plan(chosen, provenance)  # of the usual output layer it says nothing
+    chosen.varies = seen.varies
     return Plan(chosen, provenance, lambda: seen.remember(provenance.symmetries))
 
 
