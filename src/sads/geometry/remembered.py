@@ -18,7 +18,7 @@ from sads.files import digest
 from sads.private import NotPrivateError, cache_folder, private_folder, read_private, write_private
 from sads.untrusted import DAMAGE, parse_json
 
-FORMAT = 1  # raise it whenever set-up asks or answers differently
+FORMAT = 2  # raise it whenever set-up asks or answers differently
 # An AttributeError where the system has no way to keep other users out.
 UNREADABLE: tuple[type[Exception], ...] = (OSError, NotPrivateError, AttributeError, *DAMAGE)
 CLOSE = 1e-4  # by which the numbers of an evaluation may differ, relatively
