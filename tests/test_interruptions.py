@@ -8,6 +8,8 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
 from multiprocessing.context import ForkServerContext
 from pathlib import Path
 
@@ -20,6 +22,7 @@ from killing import disturb, finish, run_command, start
 from sads.cli import folders
 from sads.cli.main import main
 from sads.errors import CheckpointError, ExperimentError, InterruptedEstimate, OutputError
+from sads.experiments.run import get_geometry
 from sads.experiments.spec import FamilySpec, GeometrySpec
 from sads.experiments.store import Store
 from sads.geometry import estimate
@@ -250,6 +253,44 @@ class TestStore:
         exact = GeometrySpec(FamilySpec("dit", (1, 4, 4), (("patch_size", 2),)), 64)
         store.put_geometry(exact, sads.estimate_geometry(exact.family.build()))
         assert store.geometry(exact) is not None
+
+    def test_goes_on_where_an_estimate_was_left(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """As `sads reproduce` does after a kill; a damaged part is thrown away."""
+        spec, store = replace(self.SPEC, num_networks=300), Store(tmp_path)
+        original, stacks = estimate._grams, []
+
+        def count(*arguments: object, stop: bool) -> object:
+            for result in original(*arguments):  # type: ignore[arg-type]
+                stacks.append(result)
+                yield result
+                if stop:
+                    raise KeyboardInterrupt
+
+        def drawn(stop: bool = False) -> int:
+            stacks.clear()
+            monkeypatch.setattr(estimate, "_grams", partial(count, stop=stop))
+            if stop:
+                with pytest.raises(InterruptedEstimate):
+                    get_geometry(spec, store)
+                assert store.geometry(spec) is None
+                assert store.partial_geometry(spec).exists()
+            else:
+                get_geometry(spec, store)
+                assert not store.partial_geometry(spec).exists()
+            return len(stacks)
+
+        assert drawn(stop=True) == 1
+        left = drawn()
+        whole = sads.estimate_geometry(family(), 300)
+        assert torch.equal(store.geometry(spec).factors, whole.factors)
+        path = tmp_path / f"geometries/{spec.hash}.safetensors"
+        path.unlink()
+        drawn(stop=True)
+        store.partial_geometry(spec).write_bytes(b"damaged")
+        assert drawn() == left + 1
+        assert torch.equal(store.geometry(spec).factors, whole.factors)
 
 
 class TestSamples:

@@ -51,12 +51,25 @@ def test_the_forecast_agrees_with_what_a_process_took(family, networks):
     assert 1 / 1.6 < said / took < 1.6
 
 
-COMMANDS = [  # what no machine can hold, what is said about it
-    (["geometry", "iddpm", "--shape", "1x16x16", "--networks", str(10**30)], "more than anything"),
-    (["train", "mlp", "rank-one:dct:3", "--samples", str(10**12), "--out", "o"], "need about"),
-    (["align", "rank-one:dct:3", "--family", "dit", "--samples", str(10**12)], "need about"),
+COMMANDS = [  # what no machine can hold or count to, what is said about it
+    (["geometry", "iddpm", "--shape", "1x16x16", "--networks", str(10**30)], "more than the"),
+    (["geometry", "dit", "--networks", str(10**15)], "more than the 1,000,000,000 that we count"),
+    (["align", "rank-one:dct:3", "--family", "cnn", "--networks", str(10**15)], "more than the"),
+    (["theory", "predict", "mlp", "--shape", "1x4x4", "--networks", str(10**12)], "more than the"),
+    (["theory", "theorem2", "dit", "--rotations", str(10**12)], "more than the"),
+    (
+        ["train", "mlp", "rank-one:dct:3", "--iterations", str(10**15), "--out", "o"],
+        "more than the",
+    ),
+    (
+        ["train", "mlp", "rank-one:dct:3", "--batch-size", str(10**12), "--out", "o"],
+        "more than the",
+    ),
+    (["train", "mlp", "rank-one:dct:3", "--samples", str(10**12), "--out", "o"], "more than the"),
+    (["train", "mlp", "rank-one:dct:3", "--samples", str(10**9), "--out", "o"], "need about"),
+    (["align", "rank-one:dct:3", "--family", "dit", "--samples", str(10**9)], "need about"),
     (["theory", "theorem1", "--runs", str(10**9)], "need about"),
-    (["theory", "theorem1", "--runs", str(10**40)], "more than anything"),
+    (["theory", "theorem1", "--runs", str(10**40)], "more than the"),
 ]
 
 

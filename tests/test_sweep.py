@@ -1,5 +1,6 @@
 """Sweeps: in turn, in processes, on Ray; killed at any moment."""
 
+import importlib
 import json
 import multiprocessing
 import os
@@ -24,6 +25,7 @@ from sads.experiments.spec import Cell, FamilySpec, GeometrySpec
 from sads.experiments.store import Store
 from sads.experiments.sweep import RayCluster, connect, geometry_on_ray, sweep
 from sads.files import write_json
+from sads.openmp import SETTINGS
 from sads.table1 import Sampling, Training
 
 FAMILY = FamilySpec("mlp", (1, 4, 4), (("depth", 1), ("width", 16)))
@@ -254,12 +256,27 @@ class TestRay:
             "object_store_memory": 100 << 20,
         }
         head = {**options, "include_dashboard": False}
+        ours = {name: os.environ.pop(name) for name in SETTINGS if name in os.environ}
         local = LocalCluster(initialize_head=True, head_node_args=head)
         second = local.add_node(**options)
+        os.environ.update(ours)  # the nodes of a real cluster do not have it
         local.wait_for_nodes()
         yield local, second
         ray.shutdown()
         local.shutdown()
+
+    @pytest.mark.filterwarnings("ignore")
+    def test_workers_wait_without_spinning(self, nodes, tmp_path):
+        """A task of ours imports `sads` first, which sets the policy before PyTorch is loaded."""
+        ray = connect(RayCluster(nodes[0].address))
+        show = ray.remote(
+            lambda: (
+                os.environ.get("OMP_WAIT_POLICY"),
+                "torch" in sys.modules,
+                importlib.import_module("sads.experiments.sweep") and os.environ["OMP_WAIT_POLICY"],
+            )
+        )
+        assert ray.get(show.remote(), timeout=200) == (None, False, "passive")
 
     @pytest.mark.slow
     @pytest.mark.filterwarnings("ignore")

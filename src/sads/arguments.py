@@ -12,7 +12,7 @@ from torch import Tensor
 
 from sads.errors import InvalidArgumentError
 
-MOST = 1 << 53  # of anything that is counted: whole numbers that a float still tells apart
+MOST = 10**9  # of anything that is counted: at a thousand a second they take twelve days
 
 
 def as_tensor(x: Any, name: str, *, floating: bool = False) -> Tensor:
@@ -56,7 +56,7 @@ def check_count(name: str, value: Any, least: int = 1, most: int = MOST) -> int:
         raise InvalidArgumentError(
             f"{name} must be a whole number of at least {least}, got {value!r}"
             if number <= most
-            else f"{name} is {value:,}, more than anything here can count; ask for less"
+            else f"{name} is {value:,}, more than the {most:,} that we count to; ask for less"
         )
     return number
 

@@ -26,6 +26,7 @@ if TYPE_CHECKING:  # commands print estimates before anybody needs PyTorch, whic
     from torch import Tensor
 
 MIN_BATCHES = 8  # below this, their spread says too little
+SKEW = 0.2  # by which an error grows for a squared skewness of 1, see `skew_factor`
 MAX_RELATIVE = 0.25  # a larger error of a positive mean, in units of it, is not known by batches
 
 
@@ -126,6 +127,38 @@ def batch_error(values: "Tensor", counts: "Tensor") -> "Tensor":
     for value, weight in zip(values[used], weights, strict=True):
         variance += weight**2 / (1 - weight) * (value - mean) ** 2
     return variance.sqrt()
+
+
+def batch_skewness(values: "Tensor", counts: "Tensor") -> "Tensor":
+    """The skewness of the numbers (K, ...) that every batch has, (...); 0 where they are equal.
+
+    The usual `sqrt(K (K - 1)) / (K - 2) m_3 / m_2^(3/2)`, for batches of about the same size.
+    """
+    import torch
+
+    used = values[counts > 0]
+    number = len(used)
+    if number < MIN_BATCHES:
+        return values[0].new_zeros(values[0].shape)
+    deviations = used - used.mean(dim=0)
+    spread = deviations.square().mean(dim=0)
+    rounding = (1e-12 * used.abs().amax(dim=0)).square()
+    factor = math.sqrt(number * (number - 1)) / (number - 2)
+    skewness = factor * deviations.pow(3).mean(dim=0) / spread.clamp(min=1e-300).pow(1.5)
+    return torch.where(spread > rounding, skewness, 0.0)
+
+
+def skew_factor(skewness: "Tensor") -> "Tensor":
+    """What errors from batches of this skewness must be multiplied with to hold what they claim.
+
+    Student's t is for batches of normal law. If that is skewed, an estimate that is too small comes
+    with a spread that is too small, and 2.13 errors of 16 batches miss not 5 % but `5 % + 1.4 %
+    skewness^2` (the Edgeworth expansion of Student's statistic, to leading order), which an error
+    wider by `0.08 skewness^2` would mend if the skewness were known. What 16 batches show of it is
+    about two thirds, hence 0.2: with it the means of Gamma, lognormal and compound Poisson laws of
+    a skewness up to 2 are missed in 4 to 6 % (`pytest tests/test_coverage.py -k skewed`).
+    """
+    return 1 + SKEW * skewness.square()
 
 
 def positive_errors(values: "Tensor", errors: "Tensor") -> "Tensor":

@@ -77,12 +77,23 @@ def run_cell(
 
 
 def get_geometry(spec: GeometrySpec, store: Store) -> Geometry:
-    """A geometry from the store, or estimated and kept there."""
+    """A geometry from the store, or estimated, from where that was left, and kept there."""
     geometry = store.geometry(spec)
     if geometry is None:
-        geometry = estimate_geometry(spec.family.build(), spec.num_networks, seed=spec.seed)
+        partial = store.partial_geometry(spec)
+        try:
+            geometry = _estimate(spec, partial)
+        except CheckpointError:  # damaged, or of another version
+            partial.unlink(missing_ok=True)
+            geometry = _estimate(spec, partial)
         store.put_geometry(spec, geometry)
+        partial.unlink(missing_ok=True)
     return geometry
+
+
+def _estimate(spec: GeometrySpec, checkpoint: Path) -> Geometry:
+    family = spec.family.build()
+    return estimate_geometry(family, spec.num_networks, seed=spec.seed, checkpoint=checkpoint)
 
 
 def seed_of(cell: Cell, purpose: str) -> int:

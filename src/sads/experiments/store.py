@@ -231,6 +231,11 @@ class Store:
             geometry.save(Path(folder) / "geometry.safetensors")
             self._fs.put_file(f"{folder}/geometry.safetensors", path)
 
+    def partial_geometry(self, spec: GeometrySpec) -> Path:
+        """Where the networks that are drawn so far outlive a crash."""
+        self._work.mkdir(parents=True, exist_ok=True)
+        return self._work / f"{spec.hash}.geometry.safetensors"
+
     def weights(self, cell: Cell, updates: int) -> ScoreModel | None:
         """The model of a cell after some updates, or None; a damaged one is set aside.
 

@@ -3,18 +3,23 @@
 A geometry keeps the moments of K independent batches of networks. In the eigenbasis
 `u_1, u_2, ...` of their mean, the spread of the batches gives `Var_ij = Var(u_i^T G u_j)`, and
 
-    angle_i^2 = sum_{j != i} Var_ij / (lambda_i - lambda_j)^2
+    angle_i^2 = sum_{j != i} Var_ij / gap_ij^2,    gap_ij^2 = (lambda_i - lambda_j)^2 - 3 error^2
     error_i^2 = spread_i^2 + bias_i^2
 
-the first by perturbation theory to first order. `spread_i` is the root of `Var_ii`, made wider as
-the law of a positive mean is skewed (`positive_errors`). `bias_i` is how far noise has pushed the
+the first by perturbation theory to first order. The gap is taken smaller than it was found, by the
+error of this difference: in a crowd of eigenvalues noise sets some of them apart, and those would
+be taken for sure. (The squared distance of two that are equal is seldom more than three squared
+errors: `12 Var_ij` in `_pushed`.) `spread_i` is the root of `Var_ii`, made wider as the law of a
+positive mean is skewed (`positive_errors`, `skew_factor`). `bias_i` is how far noise has pushed the
 eigenvalue: large ones come out too large, small ones too small. Eigenvalues are not corrected for
-it; it counts as an error. It is found by letting the noise flow out again, see `_pushed`.
+it; it counts as an error. It is found by letting the noise flow out again, see `_pushed` and
+`_largest_push`.
 
 An error that the batches cannot know is infinite: where the spread is more than a quarter of an
 eigenvalue, where `sum_j Var_ij / (lambda_i max(lambda_i, lambda_j))` is more than a sixteenth (for
-the smallest eigenvalues of n outer products in D dimensions it is D / n), and everywhere if the
-networks that the batches hold are too few (`Geometry.errors_unknown` says why).
+the smallest eigenvalues of n outer products in D dimensions it is D / n), or more than 1/64 if the
+batches hold fewer than 16 networks each, and everywhere if the networks that the batches hold are
+too few (`Geometry.errors_unknown` says why).
 
 Directions that are not sure enough on their own are gathered into clusters of neighbouring
 eigenvalues until what remains, the subspace of each cluster, is.
@@ -39,7 +44,15 @@ from torch import Tensor
 
 from sads.arguments import check_count, check_number
 from sads.errors import InvalidArgumentError
-from sads.estimates import Estimate, Estimates, batch_error, batch_mean, positive_errors
+from sads.estimates import (
+    Estimate,
+    Estimates,
+    batch_error,
+    batch_mean,
+    batch_skewness,
+    positive_errors,
+    skew_factor,
+)
 from sads.geometry.lift import Lift
 from sads.pieces import card, strip
 from sads.shapes import format_shape
@@ -52,6 +65,10 @@ WIDTH_STEPS = 5  # in which it is found how far each must be kept from its neigh
 CLOSE = 256.0  # squared distance of two eigenvalues, in units of Var_ij, up to which they fluctuate
 VERY_CLOSE = 16.0  # the same, up to which they may well be equal
 CROWDED = 1 / 16  # noise against the others at which the error of an eigenvalue is not known
+FEW = 16  # networks in a batch, below which rare networks are not seen in its spread
+CROWDED_FEW = 1 / 64  # and that noise for such batches
+APART = 3.0  # squared errors that the squared distance of two equal eigenvalues seldom exceeds
+LEAST_GAP = 1 / 8  # of the distance found: pairs of different symmetry may cross, and do not mix
 UNDETERMINED = 10.0  # squared angle, far beyond the quarter turn that means no information
 
 
@@ -193,19 +210,22 @@ def find_directions(
         bias = _pushed(values, torch.where(same, 0.0, variance))
     else:
         bias = torch.full_like(values, math.inf)
-    value_errors = _value_errors(values, variance.diagonal(), bias)
+    skewness = _skewness(forms, counts, ~unseen)
+    push = _largest_push(values, torch.where(same, 0.0, variance), bias)
+    value_errors = _value_errors(values, variance.diagonal(), bias, push, skewness)
     higher = torch.maximum(values[:, None], values) * values[:, None]
     noise = torch.where(same | (higher == 0), 0.0, variance / higher).sum(dim=1)
-    value_errors[noise > CROWDED] = math.inf
+    few = sampled and int(counts.sum()) < FEW * len(counts)
+    value_errors[noise > (CROWDED_FEW if few else CROWDED)] = math.inf
     if sampled:  # zeros are so up to rounding
         value_errors[unseen] = value_errors[unseen].clamp(min=float(EQUAL * values[0]))
-    rotation = torch.where(same, 0.0, variance / distance**2)  # squared angles between pairs
+    low, high, gaps = _compare(values, forms, counts, bias)
+    rotation = torch.where(same, 0.0, variance / gaps.square())  # squared angles between pairs
     rotation = rotation.clamp(max=UNDETERMINED)  # so that sums and differences stay accurate
     alone = (same.sum(dim=1) == 1) & (lift.groups == 1)
     angles = rotation.sum(dim=1).sqrt().clamp(max=math.pi / 2)
     angles = torch.where(alone, angles, math.pi / 2)
 
-    low, high = _rank_limits(values, forms, counts, bias)
     parts = _partition(rotation, same, tolerance)
     resolved = torch.zeros(len(values), dtype=torch.bool)
     clusters = []
@@ -218,6 +238,7 @@ def find_directions(
         error = math.inf
         if bool(value_errors[inside].isfinite().all()):
             together = batch_error(forms[:, inside].mean(dim=1), counts)
+            together = together * skew_factor(skewness[inside]).amax()
             # Where a cluster ends depends on the noise too: its bias counts as that of its members.
             error = math.hypot(float(together), float(bias[inside].square().mean().sqrt()))
         spread = float(values[start] - values[stop - 1])
@@ -256,14 +277,54 @@ def find_directions(
     )
 
 
-def _value_errors(values: Tensor, variance: Tensor, bias: Tensor) -> Tensor:
-    """Standard errors of eigenvalues, (P,): their spread, and how far noise has pushed them.
+def _value_errors(
+    values: Tensor, variance: Tensor, bias: Tensor, push: Tensor, skewness: Tensor
+) -> Tensor:
+    """Standard errors of eigenvalues, (P,): their spread, and how far noise may have pushed them.
 
     The spread of an eigenvalue that came out too small is too small by the same factor.
     """
-    spread = positive_errors(values, variance.sqrt())
+    spread = positive_errors(values, variance.sqrt()) * skew_factor(skewness)
     shrunk = torch.where(values > 0, (values - bias) / values, 1.0).clamp(min=1.0)
-    return torch.hypot(spread * shrunk, bias).nan_to_num(nan=math.inf, posinf=math.inf)
+    return torch.hypot(spread * shrunk, push).nan_to_num(nan=math.inf, posinf=math.inf)
+
+
+def _skewness(forms: Tensor, counts: Tensor, seen: Tensor) -> Tensor:
+    """The skewness of `u_i^T G_k u_i` over the batches, (P,).
+
+    At least its root mean square over all directions: the networks are the same, and a direction
+    in which the rare ones happened to be missing does not show its own.
+    """
+    skewness = batch_skewness(forms, counts)
+    if not seen.any():
+        return skewness
+    return skewness.abs().maximum(skewness[seen].square().mean().sqrt())
+
+
+def _largest_push(values: Tensor, variance: Tensor, bias: Tensor) -> Tensor:
+    """How far noise may have pushed every eigenvalue, (P,), if one neighbour is not counted.
+
+    In `bias` the pushes of the neighbour above and of the one below cancel. But either may be far
+    away in truth, and the other one the partner of an equal pair. For two on their own Dyson's law
+    is `d^2 = d_0^2 + 4 Var_ij`, with `Var_ij` counted as in `_pushed`.
+    """
+    if len(values) < 2:
+        return bias.abs()
+    distance = values[:-1] - values[1:]  # to the one below, (P - 1,)
+    noise = variance.diagonal(1)
+    noise = noise * _closeness(noise / distance.square().clamp(min=torch.finfo(values.dtype).tiny))
+    before = (distance.square() - 4 * noise).clamp(min=0).sqrt()
+    push = torch.where(noise > 0, (distance - before) / 2, 0.0)
+    from_below, from_above = torch.zeros_like(bias), torch.zeros_like(bias)
+    from_below[:-1], from_above[1:] = push, push
+    without = torch.stack([bias, bias - from_below, bias + from_above])
+    return without.abs().amax(dim=0)
+
+
+def _closeness(near: Tensor) -> Tensor:
+    """How often `Var_ij` counts, once to three times, from `Var_ij / (lambda_i - lambda_j)^2`."""
+    often = (VERY_CLOSE * near).clamp_(max=1).square_().add_(1)
+    return often.add_((CLOSE * near).clamp_(max=1).square_())
 
 
 def _pushed(values: Tensor, variance: Tensor) -> Tensor:
@@ -290,9 +351,7 @@ def _pushed(values: Tensor, variance: Tensor) -> Tensor:
         scale = torch.where(values > 0, clean / values, 1.0)
         difference = clean[:, None] - clean  # (P, P)
         square = difference.square()
-        near = variance / square.clamp(min=tiny)
-        times = (VERY_CLOSE * near).clamp_(max=1).square_().add_(1)
-        times += near.mul_(CLOSE).clamp_(max=1).square_()
+        times = _closeness(variance / square.clamp(min=tiny))
         noise = times.mul_(variance).mul_(scale[:, None]).mul_(scale).div_(FLOW_STEPS)
         width = noise.sum(dim=1).mul_(2).clamp(min=tiny)  # squared, (P,)
         for _ in range(WIDTH_STEPS):  # until sum_j noise / (d^2 + width^2) is about a half
@@ -317,10 +376,12 @@ def form_errors(factors: Tensor, counts: Tensor, basis: Tensor) -> tuple[Tensor,
     return errors, diagonals
 
 
-def _rank_limits(
+def _compare(
     values: Tensor, forms: Tensor, counts: Tensor, bias: Tensor
-) -> tuple[Tensor, Tensor]:
+) -> tuple[Tensor, Tensor, Tensor]:
     """The first and the last rank that each direction of the factor may have, (P,) each.
+
+    With them how far apart two eigenvalues are, less what may be noise, (P, P).
 
     Args:
         forms: (K, P), `u_i^T G_k u_i` of every batch.
@@ -328,14 +389,18 @@ def _rank_limits(
     """
     size = len(values)
     low, high = torch.empty(2, size, dtype=torch.int64)
+    gaps = torch.empty(size, size, dtype=values.dtype)
     for rows in torch.arange(size).split(max(1, CHUNK // forms.numel())):
         difference = values[rows, None] - values  # (rows, P)
         spread = batch_error(forms[:, rows, None] - forms[:, None], counts)
         error = torch.hypot(spread, bias[rows, None] - bias).nan_to_num(nan=math.inf)
-        sure = difference.abs() > (SURE * error).clamp(min=float(EQUAL * values[0]))
+        distance = difference.abs()
+        sure = distance > (SURE * error).clamp(min=float(EQUAL * values[0]))
         low[rows] = (sure & (difference < 0)).sum(dim=1)
         high[rows] = size - 1 - (sure & (difference > 0)).sum(dim=1)
-    return low, high
+        square = distance.square()
+        gaps[rows] = torch.maximum(square - APART * error.square(), LEAST_GAP**2 * square).sqrt()
+    return low, high, gaps
 
 
 def _partition(rotation: Tensor, same: Tensor, tolerance: float) -> list[tuple[int, int, float]]:

@@ -61,6 +61,7 @@ DEFAULT_NETWORKS = 1024
 DENSE_POSITIONS = 5_000  # of a factor at most for which matrices are made
 SMALL_POSITIONS = 512  # of a factor whose matrices are no question of memory
 FEATURE_BYTES = 2 << 30  # kept between passes
+LAST_NETWORK = 1 << 53  # every number up to it has a random stream of its own
 PARTIAL_FORMAT = "sads-partial-geometry"
 PASSES_FORMAT = "sads-partial-passes"
 PARTIAL_IDENTITY = (
@@ -629,7 +630,7 @@ def _check_arguments(
     if tolerance is not None:
         name = "the tolerance, an angle between 0 and pi/2 radians,"
         check_number(name, tolerance, 0, math.pi / 2)
-    check_count("first_network", first_network, 0)
+    check_count("first_network", first_network, 0, LAST_NETWORK)
     if estimator not in ESTIMATORS:
         raise InvalidArgumentError(
             f"unknown estimator {estimator!r}; choose one of {', '.join(ESTIMATORS)}"

@@ -23,7 +23,9 @@ from sads.estimates import (
     Estimates,
     batch_error,
     batch_mean,
+    batch_skewness,
     positive_errors,
+    skew_factor,
 )
 from sads.families import Description
 from sads.files import opening, replacing
@@ -224,9 +226,10 @@ class Geometry:
     def batch_errors(self, values: Tensor) -> Tensor:
         """Standard errors of what is linear in `G`, from its value for every batch, (K, ...).
 
-        Infinite where the errors are not known.
+        Wider where the batches are skewed; infinite where the errors are not known.
         """
         errors = batch_error(values, self.counts)
+        errors = errors * skew_factor(batch_skewness(values, self.counts))
         return errors if self.errors_unknown is None else torch.full_like(errors, math.inf)
 
     def factor(self) -> Tensor:

@@ -5,7 +5,16 @@ from typing import Annotated
 import typer
 
 from sads.cli.folders import new_folder
-from sads.cli.options import AsJson, NetworkOptions, Networks, NewFolder, Seed, Shape
+from sads.cli.options import (
+    AsJson,
+    Layout,
+    NetworkOptions,
+    Networks,
+    NewFolder,
+    Seed,
+    Shape,
+    ValueRange,
+)
 from sads.cli.printing import progress_bar
 from sads.cli.reading import read_dataset, read_family
 from sads.cli.theory.output import files_of, show_result
@@ -23,6 +32,8 @@ def run(
     image: Annotated[
         str, typer.Option(help="IMAGES:INDEX, or the first of IMAGES; resized.")
     ] = "digits:0",
+    value_range: ValueRange = None,
+    layout: Layout = None,
     shape: Shape = None,
     networks: Networks = 2048,
     option: NetworkOptions = None,
@@ -35,7 +46,9 @@ def run(
 
     folder = new_folder(out, "adaptive", files_of("adaptive"))
     score_family = read_family(family, shape, option)
-    images = read_dataset(image, score_family.shape, None, resize=True).samples
+    images = read_dataset(
+        image, score_family.shape, None, resize=True, value_range=value_range, layout=layout
+    ).samples
     with progress_bar("networks", "error {:.1%}", quiet=as_json) as progress:
         adaptation = compute_adaptation(
             score_family, images[0], image, networks, seed=seed, progress=progress

@@ -7,7 +7,16 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from sads.cli.folders import new_folder
-from sads.cli.options import AsJson, NetworkOptions, Networks, NewFolder, Seed, Shape
+from sads.cli.options import (
+    AsJson,
+    Layout,
+    NetworkOptions,
+    Networks,
+    NewFolder,
+    Seed,
+    Shape,
+    ValueRange,
+)
 from sads.cli.printing import print_table
 from sads.cli.reading import read_geometry
 from sads.cli.theory.output import (
@@ -62,6 +71,8 @@ class TrainedLoss(Row):
 def run(
     geometry: Source = "iddpm",
     images: Images = None,
+    value_range: ValueRange = None,
+    layout: Layout = None,
     shape: Shape = None,
     networks: Networks = 1024,
     option: NetworkOptions = None,
@@ -91,7 +102,7 @@ def run(
     known = None if records is None else _read_archive(records)
     folder = new_folder(out, "descent", files_of("descent"))
     result = read_geometry(geometry, shape, option, networks, seed, as_json)
-    both, _, name = pair_with_images(result, images, seed)
+    both, _, name = pair_with_images(result, images, seed, value_range, layout)
     times = sorted({0, *(round(steps ** (k / 60)) for k in range(61))})
     curves = {s: _curves(both, s, speed, times, rotations, seed) for s in levels}
     family = result.provenance.family.get("name", "unnamed")

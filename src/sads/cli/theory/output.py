@@ -30,13 +30,23 @@ Images = Annotated[
 
 
 def pair_with_images(
-    geometry: "sads.Geometry", images: str | None, seed: int
+    geometry: "sads.Geometry",
+    images: str | None,
+    seed: int,
+    value_range: str | None = None,
+    layout: str | None = None,
 ) -> "tuple[sads.Pairing, Tensor, str]":
     """A geometry paired with `--images`, these images, and what to call them."""
     from sads.rotations.alignment import check_defined
 
     check_defined(geometry)  # before data are read
-    data = read_dataset(images or "digits", geometry.shape, None, seed, resize=images is None)
+    if images is None and (value_range is not None or layout is not None):
+        raise InvalidArgumentError(
+            "--value-range and --layout say how --images are read; give them together"
+        )
+    data = read_dataset(
+        images or "digits", geometry.shape, None, seed, images is None, value_range, layout
+    )
     name = "digits" if images is None else Path(images.partition(":")[0]).stem
     return sads.pair(geometry, data.samples), data.samples, name
 

@@ -6,7 +6,16 @@ import typer
 
 from sads.cli.align import few_samples_note
 from sads.cli.folders import new_folder
-from sads.cli.options import AsJson, NetworkOptions, Networks, NewFolder, Seed, Shape
+from sads.cli.options import (
+    AsJson,
+    Layout,
+    NetworkOptions,
+    Networks,
+    NewFolder,
+    Seed,
+    Shape,
+    ValueRange,
+)
 from sads.cli.printing import print_note, print_rows
 from sads.cli.reading import read_geometry
 from sads.cli.theory.output import Images, Source, files_of, pair_with_images, show_result
@@ -21,6 +30,8 @@ EXAMPLES = (
 def run(
     geometry: Source = "iddpm",
     images: Images = None,
+    value_range: ValueRange = None,
+    layout: Layout = None,
     shape: Shape = None,
     networks: Networks = 1024,
     option: NetworkOptions = None,
@@ -40,7 +51,7 @@ def run(
     written = [*files_of("theorem2"), *rotation_files.values()]
     folder = new_folder(out, "theorem2", written)
     result = read_geometry(geometry, shape, option, networks, seed, as_json)
-    both, x, name = pair_with_images(result, images, seed)
+    both, x, name = pair_with_images(result, images, seed, value_range, layout)
     report = both.alignment()
     tried = try_rotations(both.spectrum().values, both.data_values, rotations, seed)
     extreme = {kind: both.rotation(kind) for kind in ("min", "identity", "max")}
