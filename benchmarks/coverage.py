@@ -98,6 +98,7 @@ def all_cases(quick: bool) -> Iterator[Case]:
         ("integrated", 64, "epsilon"),
         ("monte-carlo", 32, "epsilon"),
         ("monte-carlo", 512, "score"),
+        ("outer-product", 512, "score"),  # of the same law, and fast
     ]
     for estimator, num_networks, prediction in ways:
         for network in networks[:1] if prediction == "score" else networks:

@@ -3,17 +3,14 @@
 A geometry keeps the moments of K independent batches of networks. In the eigenbasis
 `u_1, u_2, ...` of their mean, the spread of the batches gives `Var_ij = Var(u_i^T G u_j)`, and
 
-    angle_i^2 = sum_{j != i} Var_ij / gap_ij^2,    gap_ij^2 = (lambda_i - lambda_j)^2 - 3 error^2
+    angle_i^2 = sum_{j != i} Var_ij / (lambda_i - lambda_j)^2
     error_i^2 = spread_i^2 + bias_i^2
 
-the first by perturbation theory to first order. The gap is taken smaller than it was found, by the
-error of this difference: in a crowd of eigenvalues noise sets some of them apart, and those would
-be taken for sure. (The squared distance of two that are equal is seldom more than three squared
-errors: `12 Var_ij` in `_pushed`.) `spread_i` is the root of `Var_ii`, made wider as the law of a
-positive mean is skewed (`positive_errors`, `skew_factor`). `bias_i` is how far noise has pushed the
-eigenvalue: large ones come out too large, small ones too small. Eigenvalues are not corrected for
-it; it counts as an error. It is found by letting the noise flow out again, see `_pushed` and
-`_largest_push`.
+the first by perturbation theory to first order. `spread_i` is the root of `Var_ii`, made wider as
+the law of a positive mean is skewed (`positive_errors`, `skew_factor`). `bias_i` is how far noise
+has pushed the eigenvalue: large ones come out too large, small ones too small. Eigenvalues are not
+corrected for it; it counts as an error. It is found by letting the noise flow out again, see
+`_pushed` and `_largest_push`.
 
 An error that the batches cannot know is infinite: where the spread is more than a quarter of an
 eigenvalue, where `sum_j Var_ij / (lambda_i max(lambda_i, lambda_j))` is more than a sixteenth (for
@@ -67,8 +64,6 @@ VERY_CLOSE = 16.0  # the same, up to which they may well be equal
 CROWDED = 1 / 16  # noise against the others at which the error of an eigenvalue is not known
 FEW = 16  # networks in a batch, below which rare networks are not seen in its spread
 CROWDED_FEW = 1 / 64  # and that noise for such batches
-APART = 3.0  # squared errors that the squared distance of two equal eigenvalues seldom exceeds
-LEAST_GAP = 1 / 8  # of the distance found: pairs of different symmetry may cross, and do not mix
 UNDETERMINED = 10.0  # squared angle, far beyond the quarter turn that means no information
 
 
@@ -219,13 +214,13 @@ def find_directions(
     value_errors[noise > (CROWDED_FEW if few else CROWDED)] = math.inf
     if sampled:  # zeros are so up to rounding
         value_errors[unseen] = value_errors[unseen].clamp(min=float(EQUAL * values[0]))
-    low, high, gaps = _compare(values, forms, counts, bias)
-    rotation = torch.where(same, 0.0, variance / gaps.square())  # squared angles between pairs
+    rotation = torch.where(same, 0.0, variance / distance**2)  # squared angles between pairs
     rotation = rotation.clamp(max=UNDETERMINED)  # so that sums and differences stay accurate
     alone = (same.sum(dim=1) == 1) & (lift.groups == 1)
     angles = rotation.sum(dim=1).sqrt().clamp(max=math.pi / 2)
     angles = torch.where(alone, angles, math.pi / 2)
 
+    low, high = _rank_limits(values, forms, counts, bias)
     parts = _partition(rotation, same, tolerance)
     resolved = torch.zeros(len(values), dtype=torch.bool)
     clusters = []
@@ -376,12 +371,10 @@ def form_errors(factors: Tensor, counts: Tensor, basis: Tensor) -> tuple[Tensor,
     return errors, diagonals
 
 
-def _compare(
+def _rank_limits(
     values: Tensor, forms: Tensor, counts: Tensor, bias: Tensor
-) -> tuple[Tensor, Tensor, Tensor]:
+) -> tuple[Tensor, Tensor]:
     """The first and the last rank that each direction of the factor may have, (P,) each.
-
-    With them how far apart two eigenvalues are, less what may be noise, (P, P).
 
     Args:
         forms: (K, P), `u_i^T G_k u_i` of every batch.
@@ -389,18 +382,14 @@ def _compare(
     """
     size = len(values)
     low, high = torch.empty(2, size, dtype=torch.int64)
-    gaps = torch.empty(size, size, dtype=values.dtype)
     for rows in torch.arange(size).split(max(1, CHUNK // forms.numel())):
         difference = values[rows, None] - values  # (rows, P)
         spread = batch_error(forms[:, rows, None] - forms[:, None], counts)
         error = torch.hypot(spread, bias[rows, None] - bias).nan_to_num(nan=math.inf)
-        distance = difference.abs()
-        sure = distance > (SURE * error).clamp(min=float(EQUAL * values[0]))
+        sure = difference.abs() > (SURE * error).clamp(min=float(EQUAL * values[0]))
         low[rows] = (sure & (difference < 0)).sum(dim=1)
         high[rows] = size - 1 - (sure & (difference > 0)).sum(dim=1)
-        square = distance.square()
-        gaps[rows] = torch.maximum(square - APART * error.square(), LEAST_GAP**2 * square).sqrt()
-    return low, high, gaps
+    return low, high
 
 
 def _partition(rotation: Tensor, same: Tensor, tolerance: float) -> list[tuple[int, int, float]]:
