@@ -170,6 +170,8 @@ MISUSE: list[tuple[list[str], str]] = [
     (["align", "digits"], "give either --family NAME or --geometry FILE"),
     (["align", "digits", "--family", "cnn", "--rotation", "share:2"], "unknown rotation 'share:2'"),
     (["align", "rank-one:dct:99", "--family", "cnn", *CNN], "directions 0 to 35"),
+    (["theory", "theorem2", "--layout", "NCHW"], "how --images are read; give them together"),
+    (["theory", "descent", "--value-range", "0,1"], "how --images are read; give them together"),
     (["theory", "adaptive", "--image", "digits:x"], "digits:x: "),  # and no emoji
     (["sample", "run", "--sampler", "magic"], "unknown sampler 'magic'"),
     (["reproduce", "fig8", "--images", "foo=bar"], "no images 'foo'; --images takes digits"),

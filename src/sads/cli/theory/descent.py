@@ -22,6 +22,7 @@ from sads.cli.reading import read_geometry
 from sads.cli.theory.output import (
     Images,
     Source,
+    check_images,
     files_of,
     pair_with_images,
     read_numbers,
@@ -98,6 +99,7 @@ def run(
     """
     from sads.plots.descent import TrainedCurve, plot_descent
 
+    check_images(images, value_range, layout)
     levels = _read_levels(sigmas)
     known = None if records is None else _read_archive(records)
     folder = new_folder(out, "descent", files_of("descent"))

@@ -29,6 +29,14 @@ Images = Annotated[
 ]
 
 
+def check_images(images: str | None, value_range: str | None, layout: str | None) -> None:
+    """How images are read says nothing without any; checked before anything takes time."""
+    if images is None and (value_range is not None or layout is not None):
+        raise InvalidArgumentError(
+            "--value-range and --layout say how --images are read; give them together"
+        )
+
+
 def pair_with_images(
     geometry: "sads.Geometry",
     images: str | None,
@@ -40,10 +48,6 @@ def pair_with_images(
     from sads.rotations.alignment import check_defined
 
     check_defined(geometry)  # before data are read
-    if images is None and (value_range is not None or layout is not None):
-        raise InvalidArgumentError(
-            "--value-range and --layout say how --images are read; give them together"
-        )
     data = read_dataset(
         images or "digits", geometry.shape, None, seed, images is None, value_range, layout
     )

@@ -18,7 +18,14 @@ from sads.cli.options import (
 )
 from sads.cli.printing import print_note, print_rows
 from sads.cli.reading import read_geometry
-from sads.cli.theory.output import Images, Source, files_of, pair_with_images, show_result
+from sads.cli.theory.output import (
+    Images,
+    Source,
+    check_images,
+    files_of,
+    pair_with_images,
+    show_result,
+)
 
 EXAMPLES = (
     "**Examples**\n\n- `sads theory theorem2 iddpm --shape 1x16x16` (scikit-learn's digits)"
@@ -47,6 +54,7 @@ def run(
     from sads.plots.theorem2 import plot_theorem2
     from sads.theory.theorem2 import try_rotations
 
+    check_images(images, value_range, layout)
     rotation_files = {kind: f"rotation-{kind}.safetensors" for kind in ("min", "max") if save}
     written = [*files_of("theorem2"), *rotation_files.values()]
     folder = new_folder(out, "theorem2", written)
