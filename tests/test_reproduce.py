@@ -405,6 +405,12 @@ class TestPractice:
         kinds = {kind for way, kind, _ in cells if way == PAPER}
         assert len(kinds) == 8  # rotations, as in Figure 8
 
+    def test_seeds_may_be_fewer_or_more_than_the_scale_has(self, tmp_path):
+        context = Context("laptop", Store(tmp_path / "store"), "torch")
+        few, many = (replace(context, num_seeds=count) for count in (1, 9))
+        for chosen, seeds in ((few, {0}), (many, set(range(9)))):
+            assert {seed for *_, seed in practice.panel_cells(chosen, "digits")} == seeds
+
     def test_a_training_serves_all_ways_of_sampling(self, tmp_path):
         context = Context("laptop", Store(tmp_path / "store"), "torch")
         cells = practice.panel_cells(context, "digits")

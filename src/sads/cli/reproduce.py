@@ -105,7 +105,7 @@ def reproduce(
         scale=scale,
         only=read_panels(only, chosen),
         sources=read_sources(images or [], chosen),
-        max_seeds=seeds,
+        num_seeds=seeds,
         num_workers=workers,
         cluster=None if ray is None else RayCluster(ray, cpus, gpus),
         out=out,

@@ -32,7 +32,7 @@ class Request:
     Args:
         only: panels to make; all if empty.
         sources: where the images of a name are.
-        max_seeds: fewer repetitions than the scale has.
+        num_seeds: repetitions; as many as the scale has if not given.
         num_workers: local processes, one thread each; one a core if not given.
         cluster: compute on Ray instead.
         out: a folder of pictures and store, or the fsspec URL of a store alone.
@@ -43,7 +43,7 @@ class Request:
     scale: str = "smoke"
     only: tuple[str, ...] = ()
     sources: Sources = field(default_factory=dict)
-    max_seeds: int | None = None
+    num_seeds: int | None = None
     num_workers: int | None = None
     cluster: RayCluster | None = None
     out: str | None = None
@@ -51,7 +51,7 @@ class Request:
 
     def __post_init__(self) -> None:
         check_scale(self.scale)
-        for what, count in (("worker", self.num_workers), ("seed", self.max_seeds)):
+        for what, count in (("worker", self.num_workers), ("seed", self.num_seeds)):
             if count is not None and count < 1:
                 raise InvalidArgumentError(f"give at least 1 {what}, got {count}")
 
@@ -113,7 +113,7 @@ def make_figures(
         layers=layers_name(on_gpu=request.cluster is not None and request.cluster.gpus > 0),
         sources=request.sources,
         only=request.only,
-        max_seeds=request.max_seeds,
+        num_seeds=request.num_seeds,
         make_geometry=partial(prepare_geometry, cluster=request.cluster),
     )
     for figure in request.figures:

@@ -36,7 +36,7 @@ class Context:
     layers: str  # what computes new cells
     sources: Sources = field(default_factory=dict)
     only: tuple[str, ...] = ()  # panels to make; all if empty
-    max_seeds: int | None = None  # fewer repetitions than the scale has
+    num_seeds: int | None = None  # repetitions, if not as many as the scale has
     make_geometry: Callable[[GeometrySpec, Store], Geometry] = get_geometry
     _geometries: dict[GeometrySpec, Geometry] = field(default_factory=dict)
     _baselines: Known = field(default_factory=dict)
@@ -61,8 +61,8 @@ class Context:
         return self._geometries[spec]
 
     def seeds(self, count: int) -> range:
-        """The seeds of a scale that has so many."""
-        return range(count if self.max_seeds is None else min(count, self.max_seeds))
+        """The seeds of a scale that has so many, or as many as were asked for."""
+        return range(count if self.num_seeds is None else self.num_seeds)
 
     def panels(self, names: Iterable[str], on_request: Collection[str] = ()) -> list[str]:
         """The panels among these that were asked for; some are made only if they are named."""

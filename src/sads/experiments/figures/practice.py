@@ -163,7 +163,7 @@ def panel_cells(context: Context, name: str) -> dict[Key, Cell]:
         for group in panel.arms
         for seed in context.seeds(max(arm.num_seeds for arm in group))
         for arm in group
-        if seed < arm.num_seeds
+        if seed in context.seeds(arm.num_seeds)
         for rotation in arm.rotations
         for practice in arm.practices()
     ]
