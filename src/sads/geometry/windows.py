@@ -1,7 +1,7 @@
 """What a factor does within small windows: where the preferred end is, and a preconditioner.
 
-The directions that random convolutional networks prefer are local: high frequencies within a few
-pixels, at the border above all. So the factor is looked at through windows of 8 x 8 positions (64
+The directions that random convolutional networks prefer are local: checkerboards of a few pixels,
+at a border or inside. So the factor is looked at through windows of 8 x 8 positions (64
 of them on any grid) that overlap by half. Every window's own matrix is small and dense:
 
 - its smallest eigenvectors, with zeros around, start the search for the preferred end. By Cauchy's
