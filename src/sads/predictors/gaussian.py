@@ -87,25 +87,27 @@ class LinearModel:
 
     @cached_property
     def _eigen(self) -> tuple[Tensor, Tensor]:
-        return torch.linalg.eigh(self.moment)
+        values, vectors = torch.linalg.eigh(self.moment)
+        return values.clamp(min=0), vectors
 
-    def _inverse(self, a: float) -> Tensor:
-        """`W^-1 = (a C + (1 - a) I)^-1`, (D, D)."""
+    def best(self, level: int, prediction: str) -> Tensor:
+        """The best linear prediction of Gaussian data at a level, (D, D)."""
         values, vectors = self._eigen
-        return (vectors / (a * values.clamp(min=0) + 1 - a)) @ vectors.T
+        a = float(self.schedule.abar[level])
+        sigma, noisy = math.sqrt(1 - a), a * values + 1 - a
+        gain = {
+            "epsilon": lambda: sigma / noisy,
+            "score": lambda: -1 / noisy,
+            "x0": lambda: math.sqrt(a) * values / noisy,
+            "v": lambda: math.sqrt(a) * sigma * (1 - values) / noisy,
+        }[prediction]()
+        return (vectors * gain) @ vectors.T
 
     def noise_prediction(self, level: int) -> tuple[Tensor, Tensor]:
         """`Gamma_hat` and `O` with `eps_hat = Gamma_hat x + O xi` at a level, (D, D) each."""
         a = float(self.schedule.abar[level])
         sigma = math.sqrt(1 - a)
-        one = torch.eye(len(self.moment), dtype=torch.float64)
-        inverse = self._inverse(a)
-        best = {
-            "epsilon": lambda: sigma * inverse,
-            "score": lambda: -inverse,
-            "x0": lambda: math.sqrt(a) * self.moment @ inverse,
-            "v": lambda: math.sqrt(a) * sigma * (one - self.moment) @ inverse,
-        }[self.plan.prediction]()
+        best = self.best(level, self.plan.prediction)
         learned = best if self.plan.skip else best - self.left @ best
         slope, offset = {
             "epsilon": (1.0, 0.0),
@@ -113,23 +115,24 @@ class LinearModel:
             "x0": (-math.sqrt(a) / sigma, 1 / sigma),
             "v": (math.sqrt(a), sigma),
         }[self.plan.prediction]  # eps = slope net(x) + offset x
-        return slope * learned + offset * one, slope * self.left
+        gain = slope * learned
+        gain.diagonal().add_(offset)
+        return gain, slope * self.left
 
     def loss(self) -> float:
         """The held-out mean squared error of the noise, a coordinate, levels alike."""
-        one = torch.eye(len(self.moment), dtype=torch.float64)
+        values, _ = self._eigen
         levels = spread_levels(self.schedule.num_levels, LOSS_LEVELS)
         total = 0.0
         for level in levels:
             a = float(self.schedule.abar[level])
-            noisy = a * self.moment + (1 - a) * one
-            inverse = self._inverse(a)
             gain, offset = self.noise_prediction(level)
-            wrong = gain - math.sqrt(1 - a) * inverse
-            total += a * float((self.moment * inverse).sum())
-            total += float(((wrong @ noisy) * wrong).sum())
+            wrong = gain - self.best(level, "epsilon")
+            spread = (a * (wrong @ self.moment) + (1 - a) * wrong) * wrong  # of W = a C + ...
+            total += float((a * values / (a * values + 1 - a)).sum())
+            total += float(spread.sum())
             total += float(((offset @ self.initial) * offset).sum())
-        return total / len(levels) / len(one)
+        return total / len(levels) / len(values)
 
     def sampled(self) -> tuple[Tensor, Tensor]:
         """The covariance `Sigma` of samples, and the second moment `L Xi L^T` of their mean."""

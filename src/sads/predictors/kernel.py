@@ -42,7 +42,7 @@ from sads.families import ScoreFamily
 from sads.seeds import check_seed, derive_seed, torch_stream
 
 BATCH = 32  # inputs in each of the two batches, half of them opposites of the others
-MAX_DIRECTIONS = 64  # whose rates are measured; between them they are interpolated
+MAX_DIRECTIONS = 32  # whose rates are measured; between them they are interpolated
 LEAST = 1e-6  # of the largest rate: a smaller one, or a negative estimate, is as good as zero
 
 

@@ -7,7 +7,7 @@ from sads.geometry.estimate import estimate_geometry
 from sads.predictors.prospect import Prospect
 from sads.probes import probe
 
-FORWARD_NETWORKS = 256  # of the geometry at noisy data
+FORWARD_NETWORKS = 64  # of the geometry at noisy data
 
 
 def aligned_energy(matrix: Tensor, moment: Tensor) -> float:
