@@ -14,6 +14,7 @@ import sads
 from commands import Sads
 from sads.errors import DataError, InvalidArgumentError
 from sads.experiments.figures import all_figures
+from sads.experiments.figures.league import Key, until_finished
 from sads.experiments.league import (
     COMMON,
     PAPER,
@@ -149,6 +150,17 @@ def test_distances_of_models_that_are_not_trained_do_not_count() -> None:
     assert claim.verdict == "not tested"
     assert "in all 4 blocks some models are not trained" in claim.reason
     assert league.is_right(PAPER, "loss")
+
+
+def test_no_verdict_before_the_first_seed_is_finished() -> None:
+    """A league that was stopped when it looked well would be right too often."""
+    league = play(make_blocks(("digits", "mnist"), 0), make_blocks(("faces", "cifar10"), 1))
+    keys = [Key(data, "cnn", PAPER, "min", seed) for data in ("digits", "faces") for seed in (0, 1)]
+    first = [key for key in keys if key.seed == 0]
+    assert until_finished(league.claims, keys, first) == list(league.claims)
+    for claim in until_finished(league.claims, keys, keys[1:]):
+        assert claim.verdict == "not tested"
+        assert claim.reason == "1 of 2 cells of the first seed are there"
 
 
 def test_choosing() -> None:

@@ -77,15 +77,15 @@ class Standing(Row):
     predictor: str
     chosen: bool
     sign: str = column("larger is")  # "worse" or "better", as found where it was chosen
-    correlation: float | None = column("correlation where chosen", default=None)
-    held_out: float | None = column("held out, with this sign", default=None)
+    correlation: float | None = column("where chosen", default=None)
+    held_out: float | None = column("held out", default=None)  # with this sign
     low: float | None = None
     high: float | None = None
-    blocks: int | None = column("blocks held out", default=None)
-    right: int = column("pairs right", default=0)  # of rotations, in held-out blocks
+    blocks: int | None = column("blocks", default=None)
+    right: int = column("right", default=0)  # of rotations, in held-out blocks
     pairs: int = 0
-    right_between: int | None = column("pairs of families right", default=None)
-    pairs_between: int | None = column("pairs of families", default=None)
+    right_between: int | None = column("right between", default=None)
+    pairs_between: int | None = column("pairs between", default=None)
 
 
 @dataclass(frozen=True)
@@ -121,6 +121,11 @@ def winner_claim(practice: str, outcome: str) -> str:
         f"{PRACTICES[practice]}, {NAMES[outcome]}: the predictor chosen on digits and MNIST is "
         "right on faces and CIFAR-10"
     )
+
+
+def is_about(claim: Claim, practice: str) -> bool:
+    """Whether a claim of the league is about this practice."""
+    return claim.text.startswith((f"{PRACTICES[practice]}, ", f"{PRACTICES[practice]}: "))
 
 
 def read_league(path: Path | None = None) -> League:
@@ -339,4 +344,4 @@ def _in_order(predicted: Sequence[float], found: Sequence[float]) -> tuple[int, 
 
 
 def _known(value: float) -> float | None:
-    return None if math.isnan(value) else value
+    return None if math.isnan(value) else round(value, 4)

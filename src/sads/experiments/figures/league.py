@@ -4,7 +4,7 @@ Small networks on small images (8x8, in grey), so that there can be many of them
 sets, families, practices. See `sads.experiments.league` for the rules, which are registered.
 """
 
-from collections.abc import Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -19,12 +19,14 @@ from sads.experiments.league import (
     SKIP_ITSELF,
     Block,
     League,
+    is_about,
     play,
 )
 from sads.experiments.league import NAMES as OUTCOME_NAMES
 from sads.experiments.records import Record
 from sads.experiments.run import digest_images, make_data, read_source
 from sads.experiments.spec import Cell, Practice, cell_of
+from sads.experiments.verdict import Claim, untested
 from sads.predictors.prospect import Plan, Prospect, Untrained
 from sads.predictors.registry import OUTCOMES, Prediction, find_predictors
 from sads.rotations.alignment import pair
@@ -175,8 +177,25 @@ def draw(context: Context) -> Outcome:
     league = play(
         [b for b in blocks if b.data in CHOSEN_ON], [b for b in blocks if b.data in JUDGED_ON]
     )
+    claims = until_finished(context.tested(league.claims), chosen, done)
+    league = replace(league, claims=tuple(claims))
     pictures = {"league": plot_standings(league)} if league.standings else {}
-    return Outcome(pictures, league.standings, context.tested(league.claims), notes)
+    return Outcome(pictures, league.standings, claims, notes)
+
+
+def until_finished(
+    claims: Iterable[Claim], cells: Collection[Key], done: Collection[Key]
+) -> list[Claim]:
+    """No verdict before the whole first seed of a practice is there: stopping early is choosing."""
+    judged = []
+    for claim in claims:
+        practice = next(name for name in PRACTICES if is_about(claim, name))
+        wanted = [key for key in cells if key.seed == 0 and key.practice == practice]
+        there = sum(key in done for key in wanted)
+        if there < len(wanted):
+            claim = untested(claim, f"{there} of {len(wanted)} cells of the first seed are there")
+        judged.append(claim)
+    return judged
 
 
 def make_blocks(
@@ -255,7 +274,7 @@ def plot_standings(league: League) -> "Picture":
 
     with styled():
         picture, axes = subplots(
-            len(OUTCOMES), len(PRACTICES), figsize=(10.5, 5.2), sharex=True, squeeze=False
+            len(OUTCOMES), len(PRACTICES), figsize=(10.5, 5.4), sharex=True, squeeze=False
         )
         for row, outcome in enumerate(OUTCOMES):
             for place, practice in zip(axes[row], PRACTICES, strict=True):
@@ -280,9 +299,8 @@ def plot_standings(league: League) -> "Picture":
                     range(len(rows)),
                     [s.predictor for s in reversed(rows)] if place is axes[row][0] else [],
                 )
-                place.set_title(_title(league, practice, outcome), fontsize=8.5, color=INK)
-        for place in axes[-1]:
-            place.set_xlabel("rank correlation with the outcome, over rotations")
+                place.set_title(_title(league, practice, outcome), fontsize=8, color=INK)
+        picture.supxlabel("rank correlation of predictor and outcome, over rotations", fontsize=9)
         picture.suptitle(
             "What predicts training? Rings: digits and MNIST, where predictors were chosen. Discs, "
             "with 95 % intervals:\nfaces and CIFAR-10, held out. Right of 0: more of it is worse. "
