@@ -84,8 +84,10 @@ def seen(entry: Entry) -> Seen:
         smooth=Estimate(frequency.values[0], frequency.errors[0]),
         fine=Estimate(frequency.values[-1], frequency.errors[-1]),
         falls=float(spearmanr(frequency.places, frequency.values).statistic),
-        frequency=f"{entry.avoided.frequency:.2f}, {entry.preferred.frequency:.2f}",
-        rim=f"{entry.avoided.border:.0%}, {entry.preferred.border:.0%}",
+        frequency=f"{entry.avoided.frequency:.2f}, "
+        + (f"{entry.preferred.frequency:.2f}" if entry.smallest > 0 else "?"),
+        rim=f"{entry.avoided.border:.0%}, "
+        + (f"{entry.preferred.border:.0%}" if entry.smallest > 0 else "?"),
         edge=Estimate(border.values[0], border.errors[0]),
     )
 
@@ -109,10 +111,12 @@ def findings(entries: Sequence[Entry]) -> list[str]:
             n: r.falls < FALLING for n, r in rows.items()
         },
         "The most preferred direction is finer than the most avoided one": {
-            e.name: e.preferred.frequency > e.avoided.frequency for e in entries
+            e.name: e.smallest > 0 and e.preferred.frequency > e.avoided.frequency for e in entries
         },
         f"The most preferred direction lies at the border (more of it than the {area:.0%} of the "
-        "pixels that are there)": {e.name: e.preferred.border > area for e in entries},
+        "pixels that are there)": {
+            e.name: e.smallest > 0 and e.preferred.border > area for e in entries
+        },
         "Pixels at the border have less than the mean energy": {
             n: r.edge < 1 for n, r in rows.items()
         },
@@ -166,7 +170,8 @@ def write_page(folder: Path, entries: Sequence[Entry], command: str) -> Path:
         *markdown([made(entry) for entry in entries]),
         "",
         "Eigenvalues are of the networks drawn so far: with few of them, the smallest come out too "
-        "small and the largest too large (the errors say how much where they are known).",
+        "small and the largest too large (the errors say how much where they are known). An "
+        "eigenvalue of 0 is below rounding, 10⁻¹² of the largest, and its direction is not known.",
         "",
         "## What distinguishes U-Nets from transformers",
         "",

@@ -1,6 +1,8 @@
 """The atlas in one picture: directions of every network, and its three curves on common axes."""
 
+import math
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -11,6 +13,7 @@ from sads.atlas.entry import Curve, Directions, Entry
 from sads.plots.style import GREY, INK, as_text, frame, styled, subplots
 
 UNETS = ("#0b3c6f", "#2563a8", "#4f93d2", "#8fc1ea", "#2a9d8f", "#6b7f99")
+WINDOW = 10  # pixels of a side that are shown larger
 TRANSFORMERS = ("#b3400a", "#e07b1a", "#f2b134", "#a3315f", "#d46a8c")
 
 
@@ -34,26 +37,30 @@ def plot_atlas(entries: Sequence[tuple[Entry, Directions]]) -> Figure:
 
 
 def plot_portrait(entry: Entry, directions: Directions) -> Figure:
-    """One network: its outermost directions, and energy against frequency."""
+    """One network: its outermost directions, and energy against frequency between them."""
     with styled():
         count = min(3, len(directions.avoided), len(directions.preferred))
         figure, axes = subplots(
-            1, 2 * count + 1, figsize=(1.45 * 2 * count + 3.2, 2.1), width_ratios=_widths(count)
+            1, 2 * count + 1, figsize=(1.75 * 2 * count + 3.4, 2.5), width_ratios=_widths(count)
         )
         shown = [*directions.avoided[:count], *directions.preferred[:count].flip(0)]
         places = [*axes[:count], *axes[count + 1 :]]
         for number, (place, image) in enumerate(zip(places, shown, strict=True)):
-            _image(place, image)
-            last = number - 2 * count
-            place.set_title(f"$u_{{{number + 1}}}$" if number < count else f"$u_{{{last}}}$")
-        places[0].set_ylabel("avoided")
-        places[-1].yaxis.set_label_position("right")
-        places[-1].set_ylabel("preferred")
+            if number < count or entry.smallest > 0:
+                _image(place, image)
+            else:
+                _unresolved(place)
+        places[0].set_title(f"most avoided, {_times(entry.largest / entry.mean)}", fontsize=8)
+        places[-1].set_title(f"most preferred, {_times(entry.smallest / entry.mean)}", fontsize=8)
         middle = axes[count]
         _draw(middle, entry.frequency, UNETS[1], "-", entry.title)
-        middle.set(yscale="log", xlabel="frequency", ylabel="energy / mean")
         middle.axhline(1, color=GREY, lw=0.8, ls=":")
-        middle.set_title(as_text(entry.title), fontsize=9)
+        middle.set(yscale="log", xlabel="frequency (1: checkerboard)", ylabel="energy / mean")
+        middle.tick_params(labelsize=7)
+        size = "exact" if entry.exact else f"{entry.networks} untrained networks"
+        figure.suptitle(
+            f"{as_text(entry.title)}: {_count(entry.parameters)} parameters, {size}", fontsize=10
+        )
     return figure
 
 
@@ -67,7 +74,10 @@ def _show_directions(
     axes = figure.subplots(2, len(entries), squeeze=False)
     for column, (entry, directions) in zip(axes.T, entries, strict=True):
         _image(column[0], directions.avoided[0])
-        _image(column[1], directions.preferred[0])
+        if entry.smallest > 0:
+            _image(column[1], directions.preferred[0])
+        else:
+            _unresolved(column[1])
         size = "exact" if entry.exact else f"{entry.networks} networks"
         column[0].set_title(
             f"{as_text(entry.title)}\n{_count(entry.parameters)}, {size}",
@@ -81,8 +91,31 @@ def _show_directions(
 
 
 def _image(axes: Axes, image: Tensor) -> None:
+    """A direction; of a fine one some pixels again, so large that they can be told apart."""
     limit = float(image.abs().max()) or 1.0
-    axes.imshow(image.numpy(), cmap="gray", vmin=-limit, vmax=limit, interpolation="nearest")
+    gray: dict[str, Any] = {"cmap": "gray", "vmin": -limit, "vmax": limit}
+    axes.imshow(image.numpy(), interpolation="nearest", **gray)
+    frame(axes)
+    rough = float((image[1:] - image[:-1]).square().sum() / image.square().sum())
+    if min(image.shape) < 3 * WINDOW or rough < 1:  # 4 for a checkerboard, 0 for a constant
+        return
+    place = int(image.abs().flatten().argmax())
+    row, column = (
+        min(max(0, n - WINDOW // 2), size - WINDOW)
+        for n, size in zip(divmod(place, image.shape[1]), image.shape, strict=True)
+    )
+    inset = axes.inset_axes((0.62, 0.02, 0.36, 0.36))
+    inset.imshow(image[row : row + WINDOW, column : column + WINDOW].numpy(), **gray)
+    frame(inset)
+    for spine in inset.spines.values():
+        spine.set_color("white")
+        spine.set_linewidth(1.2)
+
+
+def _unresolved(axes: Axes) -> None:
+    """Where eigenvalues are below what numbers can tell from zero, and directions are accidents."""
+    axes.text(0.5, 0.5, "below\nrounding", ha="center", va="center", fontsize=8, color=GREY)
+    axes.set(xlim=(0, 1), ylim=(0, 1), aspect="equal")
     frame(axes)
 
 
@@ -121,5 +154,15 @@ def _count(parameters: int) -> str:
     return f"{parameters / 1e9:.1f} B" if parameters >= 1e9 else f"{parameters / 1e6:.0f} M"
 
 
+def _times(value: float) -> str:
+    """An eigenvalue in units of the mean one."""
+    return f"$\\lambda$ = {_short(value)} mean"
+
+
 def _short(value: float) -> str:
-    return f"{value:,.0f}" if value >= 100 else f"{value:.2g}"
+    if value >= 100:
+        return f"{value:,.0f}"
+    if value >= 1e-3 or value == 0:
+        return f"{value:.2g}"
+    exponent = math.floor(math.log10(value))
+    return f"{value / 10**exponent:.1f}$\\cdot 10^{{{exponent}}}$"
