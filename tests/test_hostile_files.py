@@ -46,6 +46,7 @@ from sads.diffusion.model import ScoreModel
 from sads.diffusion.options import TrainingOptions
 from sads.diffusion.train import new_state
 from sads.errors import (
+    AlignmentFileError,
     CheckpointError,
     DataError,
     GeometryFileError,
@@ -63,6 +64,9 @@ from sads.experiments.verdict import Claim
 from sads.files import opening, plain
 from sads.partial import _digest
 from sads.pipeline import Evaluation
+from sads.report.alignment import AlignmentSource, alignment_section
+from sads.report.page import make_page
+from sads.rotations.portrait import Portrait, load_portrait
 from sads.table1 import Sampling, Training
 from sads.tensorfile import TensorFile
 from sads.untrusted import open_regular, parse_json, read_json
@@ -118,6 +122,7 @@ def valid(tmp_path_factory: pytest.TempPathFactory) -> Place:
     x = sads.rank_one(geometry.directions().vectors[0], num_samples=64, seed=0)
     for kind in ("min", "identity", "random:3", "share:0.5"):
         sads.rotation(geometry, x, kind).save(place / f"{kind.split(':')[0]}.safetensors")
+    Portrait.of(sads.pair(geometry, x), "data").save(place / "alignment.safetensors")
     for name, options in NETWORKS.items():
         trained = sads.family(name, SHAPE, **options)
         model = sads.train(
@@ -194,6 +199,20 @@ def use_rotation(rotation: sads.Rotation) -> None:
     turned = rotation.apply(x)
     torch.testing.assert_close(rotation.undo(turned), x, rtol=0, atol=1e-4)
     torch.testing.assert_close(turned.square().sum(), x.square().sum(), rtol=1e-4, atol=0)
+
+
+def use_portrait(portrait: Portrait) -> None:
+    """What is read can be shown, however odd its numbers are."""
+    source = AlignmentSource(
+        portrait.alignment,
+        tuple(portrait.spectrum.shares),
+        "sads align",
+        "data",
+        "g",
+        None,
+        portrait,
+    )
+    make_page("data", [alignment_section(source, "s1")])
 
 
 def use_model(model: ScoreModel) -> None:
@@ -288,6 +307,12 @@ TENSOR_FILES = {
         sads.load_rotation,
         use_rotation,
         RotationFileError,
+    ),
+    "portrait": Reader(
+        ("alignment.safetensors",),
+        load_portrait,
+        use_portrait,
+        AlignmentFileError,
     ),
     "model": Reader(
         tuple(f"{name}.model" for name in ("mlp", "cnn", "dit", "skip")),
