@@ -130,6 +130,24 @@ def test_the_command_computes_skips_and_adds_networks(
     assert max(p.stat().st_size for p in (tmp_path / "a").glob("*.[jn]*")) < 1 << 20
 
 
+def test_an_entry_without_a_matrix_has_the_same_curves(tiny: None, tmp_path: Path) -> None:
+    """As that of ddpm-256, whose factor would have 65,536 rows."""
+    family = sads.family("atlas:tiny")
+    whole, free = (sads.estimate_geometry(family, 32, matrix_free=m) for m in (False, True))
+    dense, _ = entry.describe(TINY, whole, 1, 1, "")
+    made, directions = entry.describe(TINY, free, 1, 1, "")
+    assert made.effective_rank is None
+    for curve in ("frequency", "border"):
+        ours, theirs = getattr(made, curve), getattr(dense, curve)
+        assert ours.places == theirs.places
+        assert ours.values == pytest.approx(theirs.values, rel=1e-3)
+    assert directions.avoided.shape[1:] == (8, 8)
+    assert made.largest == pytest.approx(float(dense.largest), rel=0.2)
+    entry.save(made, directions, tmp_path)
+    assert entry.load(tmp_path, "tiny") is not None
+    page.write_page(tmp_path, [made], "")
+
+
 def test_what_the_page_says_follows_from_the_numbers(tiny: None, tmp_path: Path) -> None:
     one, _ = compute.compute(TINY, 16, tmp_path)
     flat = dataclasses.replace(
