@@ -66,8 +66,8 @@ def made(entry: Entry) -> Made:
         networks="exact" if entry.exact else f"{entry.networks:,}",
         minutes=entry.seconds / 60,
         memory=gigabytes(entry.memory),
-        largest=Estimate(entry.largest / unit, entry.largest.error / unit),
-        smallest=Estimate(entry.smallest / unit, entry.smallest.error / unit),
+        largest=_in_units(entry.largest, unit),
+        smallest=_in_units(entry.smallest, unit),
         effective=None
         if entry.effective_rank is None
         else entry.effective_rank / math.prod(entry.shape),
@@ -97,28 +97,33 @@ def findings(entries: Sequence[Entry]) -> list[str]:
     rows = {entry.name: seen(entry) for entry in entries}
     area = 1 - (1 - 2 * RIM) ** 2
 
-    def count(kind: str, holds: dict[str, bool]) -> str:
+    def count(kind: str, holds: dict[str, bool | None]) -> str:
         of_kind = [e for e in entries if e.kind == kind]
         yes = [e for e in of_kind if holds[e.name]]
-        no = ", ".join(e.title for e in of_kind if not holds[e.name])
-        return f"{len(yes)} of {len(of_kind)} {kind}s" + (f" (not {no})" if no and yes else "")
+        named = {
+            "not": [e.title for e in of_kind if holds[e.name] is False and yes],
+            "not known for": [e.title for e in of_kind if holds[e.name] is None],
+        }
+        others = "; ".join(f"{what} {', '.join(who)}" for what, who in named.items() if who)
+        return f"{len(yes)} of {len(of_kind)} {kind}s" + (f" ({others})" if others else "")
 
-    asked = {
+    asked: dict[str, dict[str, bool | None]] = {
         "Smooth images are avoided: the mean of an image has more than the mean energy": {
-            n: r.smooth > 1 for n, r in rows.items()
+            n: _above(r.smooth, 1) for n, r in rows.items()
         },
         f"Energy falls with frequency (rank correlation below {FALLING:g})": {
             n: r.falls < FALLING for n, r in rows.items()
         },
         "The most preferred direction is finer than the most avoided one": {
-            e.name: e.smallest > 0 and e.preferred.frequency > e.avoided.frequency for e in entries
+            e.name: e.preferred.frequency > e.avoided.frequency if e.smallest > 0 else None
+            for e in entries
         },
         f"The most preferred direction lies at the border (more of it than the {area:.0%} of the "
         "pixels that are there)": {
-            e.name: e.smallest > 0 and e.preferred.border > area for e in entries
+            e.name: e.preferred.border > area if e.smallest > 0 else None for e in entries
         },
-        "Pixels at the border have less than the mean energy": {
-            n: r.edge < 1 for n, r in rows.items()
+        "Pixels at the border have less than the mean energy, by more than two errors": {
+            n: _above(Estimate(-r.edge, r.edge.error), -1) for n, r in rows.items()
         },
     }
     present = [kind for kind in KINDS if any(e.kind == kind for e in entries)]
@@ -158,7 +163,8 @@ def write_page(folder: Path, entries: Sequence[Entry], command: str) -> Path:
         "",
         "*Untrained, at `x = 0`, each under the noise levels and the prediction that it was "
         "published with. Directions are shown in one channel; bands are two standard errors; "
-        "energies are in units of the mean eigenvalue, so that 1 is no preference.*",
+        "energies are in units of the mean eigenvalue, so that 1 is no preference; pale is what has no "
+        "known error.*",
         "",
         "```sh",
         command,
@@ -170,8 +176,9 @@ def write_page(folder: Path, entries: Sequence[Entry], command: str) -> Path:
         *markdown([made(entry) for entry in entries]),
         "",
         "Eigenvalues are of the networks drawn so far: with few of them, the smallest come out too "
-        "small and the largest too large (the errors say how much where they are known). An "
-        "eigenvalue of 0 is below rounding, 10⁻¹² of the largest, and its direction is not known.",
+        "small and the largest too large (the errors say how much where they are known; where they "
+        "are not, curves are pale). An eigenvalue of 0 is not resolved: it is below 10⁻¹² of the "
+        "largest, by rounding or for want of networks, and its direction is not known.",
         "",
         "## What distinguishes U-Nets from transformers",
         "",
@@ -204,6 +211,19 @@ def write_page(folder: Path, entries: Sequence[Entry], command: str) -> Path:
     with replacing(path) as temporary:
         temporary.write_text("\n".join(lines))
     return path
+
+
+def _in_units(value: Estimate, unit: float) -> Estimate:
+    """An estimate in other units; files have no infinite numbers, so an unknown error is NaN."""
+    error = math.inf if math.isnan(value.error) else value.error
+    return Estimate(value / unit, error / unit)
+
+
+def _above(value: Estimate, limit: float) -> bool | None:
+    """Is a number above a limit, or below it, by more than two errors? None if neither."""
+    if not math.isfinite(value.error) or abs(value - limit) <= 2 * value.error:
+        return None
+    return value > limit
 
 
 def _words(entry: Entry) -> str:

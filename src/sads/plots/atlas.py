@@ -113,8 +113,8 @@ def _image(axes: Axes, image: Tensor) -> None:
 
 
 def _unresolved(axes: Axes) -> None:
-    """Where eigenvalues are below what numbers can tell from zero, and directions are accidents."""
-    axes.text(0.5, 0.5, "below\nrounding", ha="center", va="center", fontsize=8, color=GREY)
+    """Where eigenvalues cannot be told from zero, and directions are accidents."""
+    axes.text(0.5, 0.5, "not\nresolved", ha="center", va="center", fontsize=8, color=GREY)
     axes.set(xlim=(0, 1), ylim=(0, 1), aspect="equal")
     frame(axes)
 
@@ -123,10 +123,13 @@ def _draw(axes: Axes, curve: Curve, color: str, style: object, label: str) -> No
     places, values, errors = (np.array(x, dtype=float) for x in vars(curve).values())
     positive = values > 0
     places, values, errors = places[positive], values[positive], errors[positive]
-    known = np.where(np.isfinite(errors), errors, 0.0)
+    sure = np.isfinite(errors)
+    known = np.where(sure, errors, 0.0)
     low = np.maximum(values - 2 * known, values / 10)
     axes.fill_between(places, low, values + 2 * known, color=color, alpha=0.2, lw=0)
-    axes.plot(places, values, color=color, ls=style, lw=1.3, label=as_text(label))
+    axes.plot(places, values, color=color, ls=style, lw=1.0, alpha=0.35)  # errors not known
+    shown = np.where(sure, values, np.nan)
+    axes.plot(places, shown, color=color, ls=style, lw=1.3, label=as_text(label))
 
 
 def _label(axes: Sequence[Axes]) -> None:
