@@ -163,8 +163,8 @@ def write_page(folder: Path, entries: Sequence[Entry], command: str) -> Path:
         "",
         "*Untrained, at `x = 0`, each under the noise levels and the prediction that it was "
         "published with. Directions are shown in one channel; bands are two standard errors; "
-        "energies are in units of the mean eigenvalue, so that 1 is no preference; pale is what has no "
-        "known error.*",
+        "energies are in units of the mean eigenvalue, so that 1 is no preference; what has no "
+        "known error is pale.*",
         "",
         "```sh",
         command,
