@@ -273,9 +273,9 @@ def peak():
 def build(depth):
     return sads.family("dit", (1, 4, 4), hidden_size=768, num_heads=4, depth=depth)
 
-sads.estimate_geometry(build(0))  # whatever PyTorch allocates at its first use
+sads.estimate_geometry(build(0), streaming=False)  # whatever PyTorch allocates at its first use
 before = peak()
-geometry = sads.estimate_geometry(build(8))
+geometry = sads.estimate_geometry(build(8), streaming=False)
 size = sum(p.nbytes for p in build(8).build().parameters())
 print(geometry.exact, size, (peak() - before) / size)
 """
