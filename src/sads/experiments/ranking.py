@@ -90,7 +90,9 @@ def rank(
         practice: `"common"` (v-prediction, clipping, with and without the Gaussian skip) or
             `"paper"` (noise prediction, no clipping).
         predictors: whose numbers to show; all if not given. The league's winners always are.
-        iterations, learning_rate, steps: of the training and the sampler that are planned.
+        iterations: updates of the training that is planned.
+        learning_rate: of that training.
+        steps: of the sampler that is planned.
         num_networks: for a geometry.
         league: the record of the league; ours if not given.
         progress: called with candidates so far, in all, and the share of them.
