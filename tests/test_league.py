@@ -305,6 +305,14 @@ def test_what_is_no_league_is_refused(tmp_path: Path, content: str) -> None:
         read_league(path)
 
 
+def test_facts_do_not_depend_on_what_a_family_predicts() -> None:
+    """Predictors are about noise predictions; what is trained, the practice says."""
+    x = sads.rank_one(sads.basis("dct", (1, 4, 4)).vectors[3], num_samples=50)
+    families = [sads.family("cnn", shape=(1, 4, 4), prediction=p) for p in ("epsilon", "v")]
+    both = [sads.rank(x, [f], rotations=["identity"], num_networks=32) for f in families]
+    assert both[0].candidates == both[1].candidates
+
+
 def test_rank_misuse() -> None:
     x = torch.zeros(5, 1, 8, 8)
     with pytest.raises(InvalidArgumentError, match="unknown outcome 'luck'"):

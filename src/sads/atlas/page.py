@@ -199,6 +199,7 @@ def write_page(folder: Path, entries: Sequence[Entry], command: str) -> Path:
             f"- **{entry.title}** (`atlas:{entry.name}`, `{entry.model}`): {entry.source}"
             + (f"; {entry.like}" if entry.like else "")
             + f". Predicts {entry.prediction} under {_words(entry)}."
+            + "".join(f" {note[:1].upper()}{note[1:]}." for note in entry.notes)
             for entry in entries
         ),
         "",

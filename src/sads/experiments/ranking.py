@@ -6,7 +6,7 @@ what the predictors say are facts about the networks and the data, nothing more.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from torch import Tensor
 
@@ -102,7 +102,8 @@ def rank(
             f"unknown outcome {outcome!r} or practice {practice!r}; choose from "
             f"{', '.join(OUTCOMES)} and from {', '.join(WAYS)}"
         )
-    networks = [as_family(family) for family in families]
+    # Predictors are about noise predictions, as in the league; what is trained, the practice says.
+    networks = [replace(as_family(family), prediction="epsilon") for family in families]
     if not networks or not rotations:
         raise InvalidArgumentError("give at least one family and one rotation to rank")
     for name in rotations:
