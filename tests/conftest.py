@@ -1,5 +1,6 @@
 """What all tests need."""
 
+import os
 import signal
 from collections.abc import Iterator
 
@@ -13,6 +14,9 @@ def _interrupt(*_: object) -> None:
 # A shell ignores Ctrl-C in its background jobs, and so would everything that these tests start.
 # A handler of our own, because a command gives such a one back at its end.
 signal.signal(signal.SIGINT, _interrupt)
+
+# Workers of pytest-xdist are told a width, by which tables would be folded.
+os.environ.pop("COLUMNS", None)
 
 pytest_plugins = ["browsing", "commands", "killing"]
 

@@ -26,7 +26,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from sads.arguments import check_count
+from sads.arguments import as_tensor, check_count, check_type
 from sads.diffusion.clipping import Frame, clipping_of, frame_of
 from sads.diffusion.forward import fast_inference
 from sads.diffusion.model import ScoreModel, noise_from_output
@@ -36,7 +36,7 @@ from sads.errors import DataError
 from sads.estimates import Estimate, mean_estimate
 from sads.networks.gaussian import GaussianPart
 from sads.rotations.rotation import Rotation
-from sads.seeds import torch_stream
+from sads.seeds import check_seed, torch_stream
 from sads.shapes import format_shape
 from sads.threads import pinned_threads
 
@@ -154,7 +154,11 @@ def measure_anatomy(
         directions: (D, *shape), the Score Anisotropy Directions of the architecture, as
             `geometry.directions().vectors` has them.
     """
+    check_type(model, ScoreModel, "the model", "pass what sads.train or sads.load_model returns")
     check_count("num_samples", num_samples)
+    check_seed(seed)
+    test = as_tensor(test, "the test data", floating=True)
+    train = None if train is None else as_tensor(train, "the training data", floating=True)
     frame = frame_of(model, rotation)
     seen = [_seen(model, frame, x) for x in (test[:num_samples], test if train is None else train)]
     held_out, known = seen

@@ -279,7 +279,7 @@ def _value_errors(
 
     The spread of an eigenvalue that came out too small is too small by the same factor.
     """
-    spread = positive_errors(values, variance.sqrt()) * skew_factor(skewness)
+    spread = positive_errors(values, variance.sqrt() * skew_factor(skewness))
     shrunk = torch.where(values > 0, (values - bias) / values, 1.0).clamp(min=1.0)
     return torch.hypot(spread * shrunk, push).nan_to_num(nan=math.inf, posinf=math.inf)
 
