@@ -86,6 +86,8 @@ def test_the_wheel_works_in_an_environment_of_its_own_without_a_compiler(
     sads_command = str(tmp_path / "env" / "bin" / "sads")
     assert "largest eigenvalue" in run(sads_command, *small)
     assert sads.load_geometry(tmp_path / "out" / "geometry.safetensors").num_networks == 32
+    run(sads_command, "report", "out", "--out", "report.html")
+    assert "Content-Security-Policy" in (tmp_path / "report.html").read_text()
 
 
 def test_the_version_is_the_same_everywhere() -> None:
