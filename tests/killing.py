@@ -95,6 +95,12 @@ def run_command(folder: Path, arguments: list[str]) -> None:
     main()
 
 
+def _is_whole(results: Path) -> bool:
+    """Was a command ended when all was written, in its last moments?"""
+    names = [path.name for path in results.iterdir()] if results.is_dir() else []
+    return bool(names) and not any(name.endswith(".unfinished") for name in names)
+
+
 def disturb(
     processes: ForkServerContext,
     folder: Path,
@@ -134,11 +140,11 @@ def disturb(
             assert process.exitcode in (0, -number), messages
         check()
         ended += process.exitcode != 0
+        if process.exitcode == 0 or _is_whole(folder / arguments[-1]):
+            shutil.rmtree(folder / arguments[-1])
         if ended == times:
             finish(processes, run_command, folder, arguments)
             return
-        if process.exitcode == 0:
-            shutil.rmtree(folder / arguments[-1])
     pytest.fail(f"{arguments[0]} was ended {ended} times only: it is done too soon")
 
 

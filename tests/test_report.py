@@ -475,7 +475,7 @@ def test_candidates_before_training(visit: Visit, pages: dict[str, Path], result
     rows = page.locator("tbody tr:visible")
     assert rows.count() == len(said["candidates"])
     best = min(said["candidates"], key=lambda c: c["facts"]["alpha"]["distance"])
-    page.locator("th", has_text="alpha").locator("button").click()
+    page.get_by_role("button", name="alpha", exact=True).click()
     assert f"{best['facts']['alpha']['distance']:.4g}" in rows.first.inner_text()
     page.locator("[data-rows]").fill("max")
     assert rows.count() == sum(c["rotation"] == "max" for c in said["candidates"])
