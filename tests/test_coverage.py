@@ -156,8 +156,12 @@ def benchmark_module() -> ModuleType:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("network", "probe", "estimator", "networks"),
-    [("1x4x4", "forward", "outer-product", 512), ("1x8x8", "custom", "integrated", 64)],
+    ("network", "probe", "estimator", "networks", "known"),
+    [
+        ("1x4x4", "forward", "outer-product", 512, 36),
+        ("1x8x8", "custom", "integrated", 64, 30),  # four a batch do not always know an error
+        ("1x8x8", "custom", "integrated", 256, 36),
+    ],
 )
 def test_networks(
     benchmark_module: ModuleType,
@@ -166,8 +170,9 @@ def test_networks(
     probe: str,
     estimator: str,
     networks: int,
+    known: int,
 ) -> None:
-    """Two rows of the table, 40 seeds; the truth has 50 times the networks."""
+    """Rows of the table, 40 seeds, an error in `known` of them at least; the truth has 50 times the networks."""
     monkeypatch.setattr(benchmark_module, "TRUE_NETWORKS", 50 * 256)
     threads = torch.get_num_threads()
     try:
@@ -178,7 +183,7 @@ def test_networks(
         torch.set_num_threads(threads)
     for name in ("first", "middle", "last", "energies"):
         missed, claims = found[name].misses()
-        assert int(claims.min()) >= 30, name  # four networks a batch do not always know an error
+        assert int(claims.min()) >= known, name
         assert int(missed.max()) <= _bound(40), name
     missed, claims = found["clusters"].misses()
     assert int(missed) <= 0.12 * int(claims)
