@@ -172,7 +172,7 @@ def test_networks(
     networks: int,
     known: int,
 ) -> None:
-    """Rows of the table, 40 seeds, an error in `known` of them at least; the truth has 50 times the networks."""
+    """Rows of the table, 40 seeds; errors are known in so many of them at least."""
     monkeypatch.setattr(benchmark_module, "TRUE_NETWORKS", 50 * 256)
     threads = torch.get_num_threads()
     try:
