@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from sads.data.spec import DataSpec
+from sads.experiments import spec
 from sads.experiments.figures.figure import Context, Figure, Outcome, note_cells
 from sads.experiments.figures.states import describe_states
 from sads.experiments.league import (
@@ -25,7 +26,7 @@ from sads.experiments.league import (
 from sads.experiments.league import NAMES as OUTCOME_NAMES
 from sads.experiments.records import Record
 from sads.experiments.run import digest_images, make_data, read_source
-from sads.experiments.spec import Cell, Practice, cell_of
+from sads.experiments.spec import Cell, cell_of
 from sads.experiments.verdict import Claim, untested
 from sads.predictors.prospect import Plan, Prospect, Untrained
 from sads.predictors.registry import OUTCOMES, Prediction, find_predictors
@@ -39,9 +40,9 @@ SHAPE = (1, 8, 8)
 CHOSEN_ON, JUDGED_ON = ("digits", "mnist"), ("faces", "cifar10")
 NAMES = (*CHOSEN_ON, *JUDGED_ON)
 WAYS = {
-    PAPER: Practice(),
-    COMMON: Practice(prediction="v", clip=True, ema_decay=0.99),
-    SKIP: Practice(prediction="v", clip=True, ema_decay=0.99, skip="gaussian"),
+    PAPER: spec.PAPER,
+    COMMON: spec.COMMON,
+    SKIP: replace(spec.COMMON, skip="gaussian"),
 }
 ROTATIONS = {
     **dict.fromkeys(
