@@ -63,14 +63,14 @@ def command(
 @pytest.fixture
 def interrupted(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every estimate gets SIGTERM after its first stack of networks."""
-    original = estimate._grams
+    original = estimate.draw_grams
 
     def grams(*arguments: object) -> object:
         for result in original(*arguments):  # type: ignore[arg-type]
             yield result
             signal.raise_signal(signal.SIGTERM)
 
-    monkeypatch.setattr(estimate, "_grams", grams)
+    monkeypatch.setattr(estimate, "draw_grams", grams)
 
 
 class TestEstimates:
@@ -259,7 +259,7 @@ class TestStore:
     ) -> None:
         """As `sads reproduce` does after a kill; a damaged part is thrown away."""
         spec, store = replace(self.SPEC, num_networks=300), Store(tmp_path)
-        original, stacks = estimate._grams, []
+        original, stacks = estimate.draw_grams, []
 
         def count(*arguments: object, stop: bool) -> object:
             for result in original(*arguments):  # type: ignore[arg-type]
@@ -270,7 +270,7 @@ class TestStore:
 
         def drawn(stop: bool = False) -> int:
             stacks.clear()
-            monkeypatch.setattr(estimate, "_grams", partial(count, stop=stop))
+            monkeypatch.setattr(estimate, "draw_grams", partial(count, stop=stop))
             if stop:
                 with pytest.raises(InterruptedEstimate):
                     get_geometry(spec, store)

@@ -34,6 +34,7 @@ class Made(Row):
     data: str
     networks: str
     minutes: float
+    processor: float | None = column("processor minutes")
     memory: str
     largest: Estimate = column("largest λ / mean")
     smallest: Estimate = column("smallest λ / mean")
@@ -65,6 +66,7 @@ def made(entry: Entry) -> Made:
         data=format_shape(entry.shape),
         networks="exact" if entry.exact else f"{entry.networks:,}",
         minutes=entry.seconds / 60,
+        processor=None if entry.processor_seconds is None else entry.processor_seconds / 60,
         memory=gigabytes(entry.memory),
         largest=_in_units(entry.largest, unit),
         smallest=_in_units(entry.smallest, unit),

@@ -170,6 +170,38 @@ def figure6_ranks(dimension: int, count: int = 9) -> list[int]:
     return [0, *(round(k * dimension / (count - 1)) - 1 for k in range(1, count))]
 
 
+@dataclass(frozen=True, eq=False)
+class Spread:
+    """A mean of batches in its own eigenbasis, and how far the batches are spread there."""
+
+    values: Tensor  # (P,), descending; what is zero up to rounding is 0
+    basis: Tensor  # (P, P), columns are eigenvectors
+    errors: Tensor  # (P, P), of u_i^T G u_j
+    forms: Tensor  # (K, P), u_i^T G_k u_i
+
+    @classmethod
+    def of(cls, factors: Tensor, counts: Tensor) -> "Spread":
+        """From the factor of each batch, (K, P, P), and the networks in each, (K,)."""
+        values, basis = torch.linalg.eigh(batch_mean(factors, counts))
+        values, basis = values.flip(0), _fix_signs(basis.flip(1))
+        values = torch.where(values > EQUAL * values[0], values, 0.0)  # the rest is rounding
+        errors, forms = form_errors(factors, counts, basis)
+        return cls(values, basis, errors, forms)
+
+    def whitened_error(self, counts: Tensor) -> float:
+        """`sqrt(sum_ij Var_ij / (lambda_i lambda_j) / P)` over eigenvalues that are not zero."""
+        kept = self.values > 0
+        if not kept.any() or (int(counts.sum()) < len(self.values) and not kept.all()):
+            return math.inf  # too few networks to see all directions
+        values = self.values[kept]
+        rows = self.errors[: len(values)].split(_rows_at_once(len(self.values)))
+        total = 0.0
+        for part, of_part in zip(rows, values.split(len(rows[0])), strict=True):
+            variance = part[:, : len(values)].square()
+            total += float((variance / of_part[:, None] / values).sum())
+        return math.sqrt(total / len(values))
+
+
 def find_directions(
     factors: Tensor,
     counts: Tensor,
@@ -185,37 +217,42 @@ def find_directions(
         counts: (K,), networks in each batch.
         known: can the batches know their errors? If not, all of them are infinite.
     """
+    return directions_of(Spread.of(factors, counts), counts, lift, shape, tolerance, known)
+
+
+def directions_of(
+    found: Spread,
+    counts: Tensor,
+    lift: Lift,
+    shape: tuple[int, ...],
+    tolerance: float,
+    known: bool = True,
+) -> Directions:
+    """Errors and clusters of eigenvectors; the errors of what was found are used up."""
     check_number("the tolerance, an angle in radians,", tolerance, 0)
-    values, basis = torch.linalg.eigh(batch_mean(factors, counts))
-    values, basis = values.flip(0), _fix_signs(basis.flip(1))
-    values = torch.where(values > EQUAL * values[0], values, 0.0)  # the rest is rounding
-    errors, forms = form_errors(factors, counts, basis)
-    variance = errors.square()
+    values, basis, forms = found.values, found.basis, found.forms
+    variance = found.errors.square_()
     unseen = values == 0
     sampled = int(counts.sum()) > 0
     if unseen.any() and sampled and int(counts.sum()) < len(values):
         # Fewer networks than directions: batches vanish where their mean does, whatever the truth.
         known = False
     if not known:
-        variance = torch.full_like(variance, math.inf)
+        variance.fill_(math.inf)
 
-    distance = values[:, None] - values  # (P, P)
-    same = distance.abs() <= EQUAL * values[0]
-    if bool(variance.isfinite().all()):
-        bias = _pushed(values, torch.where(same, 0.0, variance))
-    else:
-        bias = torch.full_like(values, math.inf)
+    same = _equal(values)  # (P, P)
+    all_known = bool(variance.isfinite().all())
+    of_values = variance.diagonal().clone()
+    variance.masked_fill_(same, 0.0)
+    bias = _pushed(values, variance) if all_known else torch.full_like(values, math.inf)
     skewness = _skewness(forms, counts, ~unseen)
-    push = _largest_push(values, torch.where(same, 0.0, variance), bias)
-    value_errors = _value_errors(values, variance.diagonal(), bias, push, skewness)
-    higher = torch.maximum(values[:, None], values) * values[:, None]
-    noise = torch.where(same | (higher == 0), 0.0, variance / higher).sum(dim=1)
+    push = _largest_push(values, variance, bias)
+    value_errors = _value_errors(values, of_values, bias, push, skewness)
     few = sampled and int(counts.sum()) < FEW * len(counts)
-    value_errors[noise > (CROWDED_FEW if few else CROWDED)] = math.inf
+    value_errors[_noise(values, variance) > (CROWDED_FEW if few else CROWDED)] = math.inf
     if sampled:  # zeros are so up to rounding
         value_errors[unseen] = value_errors[unseen].clamp(min=float(EQUAL * values[0]))
-    rotation = torch.where(same, 0.0, variance / distance**2)  # squared angles between pairs
-    rotation = rotation.clamp(max=UNDETERMINED)  # so that sums and differences stay accurate
+    rotation = _rotations(values, variance, same)
     alone = (same.sum(dim=1) == 1) & (lift.groups == 1)
     angles = rotation.sum(dim=1).sqrt().clamp(max=math.pi / 2)
     angles = torch.where(alone, angles, math.pi / 2)
@@ -270,6 +307,43 @@ def find_directions(
         _basis=basis,
         _lift=lift,
     )
+
+
+def _rows_at_once(size: int) -> int:
+    """Of a matrix of this width: large ones are worked on a piece at a time."""
+    return max(1, CHUNK // size)
+
+
+def _equal(values: Tensor) -> Tensor:
+    """Which eigenvalues are the same number, (P, P) bool."""
+    parts = values.split(_rows_at_once(len(values)))
+    limit = EQUAL * values[0]
+    return torch.cat([(part[:, None] - values).abs() <= limit for part in parts])
+
+
+def _noise(values: Tensor, variance: Tensor) -> Tensor:
+    """`sum_j Var_ij / (lambda_i max(lambda_i, lambda_j))`, (P,)."""
+    sums = []
+    at_once = _rows_at_once(len(values))
+    for part, of_part in zip(values.split(at_once), variance.split(at_once), strict=True):
+        higher = torch.maximum(part[:, None], values) * part[:, None]
+        ratio = torch.where((of_part == 0) | (higher == 0), 0.0, of_part / higher)
+        sums.append(ratio.sum(dim=1))
+    return torch.cat(sums)
+
+
+def _rotations(values: Tensor, variance: Tensor, same: Tensor) -> Tensor:
+    """Squared angles between pairs, (P, P), in the place of their variances.
+
+    No larger than `UNDETERMINED`, so that sums and differences of them stay accurate.
+    """
+    at_once = _rows_at_once(len(values))
+    pieces = zip(*(x.split(at_once) for x in (values, variance, same)), strict=True)
+    for part, of_part, equal in pieces:
+        distance = part[:, None] - values
+        squares = torch.where(equal, 0.0, of_part / distance.square_())
+        of_part.copy_(squares.clamp_(max=UNDETERMINED))
+    return variance
 
 
 def _value_errors(
@@ -341,19 +415,41 @@ def _pushed(values: Tensor, variance: Tensor) -> Tensor:
         variance: (P, P), zero on the diagonal and between eigenvalues that are the same number.
     """
     tiny = torch.finfo(values.dtype).tiny
+    at_once = _rows_at_once(len(values))
     clean = values.clone()
     for _ in range(FLOW_STEPS):
         scale = torch.where(values > 0, clean / values, 1.0)
-        difference = clean[:, None] - clean  # (P, P)
-        square = difference.square()
-        times = _closeness(variance / square.clamp(min=tiny))
-        noise = times.mul_(variance).mul_(scale[:, None]).mul_(scale).div_(FLOW_STEPS)
-        width = noise.sum(dim=1).mul_(2).clamp(min=tiny)  # squared, (P,)
-        for _ in range(WIDTH_STEPS):  # until sum_j noise / (d^2 + width^2) is about a half
-            width = width * (noise / (square + width[:, None])).sum(dim=1).mul(2).clamp(min=0.01)
-        softened = square.add_(torch.maximum(width[:, None], width))
-        clean = (clean - noise.mul_(difference).div_(softened).sum(dim=1)).clamp(min=0)
+
+        def of_rows(
+            start: int, clean: Tensor = clean, scale: Tensor = scale
+        ) -> tuple[Tensor, Tensor, Tensor]:
+            """Difference, its square, and noise of some rows and all columns."""
+            rows = slice(start, start + at_once)
+            difference = clean[rows, None] - clean
+            square = difference.square()
+            times = _closeness(variance[rows] / square.clamp(min=tiny))
+            noise = times.mul_(variance[rows]).mul_(scale[rows, None]).mul_(scale)
+            return difference, square, noise.div_(FLOW_STEPS)
+
+        starts = range(0, len(values), at_once)
+        only = of_rows(0) if len(starts) == 1 else None  # else made twice: they are large
+        width = torch.cat([_width(*(only or of_rows(start))[1:], tiny) for start in starts])
+        drift = torch.empty_like(clean)
+        for start in starts:
+            difference, square, noise = only or of_rows(start)
+            softened = square.add_(torch.maximum(width[start : start + at_once, None], width))
+            moved = noise.mul_(difference).div_(softened).sum(dim=1)
+            drift[start : start + at_once] = moved
+        clean = (clean - drift).clamp(min=0)
     return values - clean
+
+
+def _width(square: Tensor, noise: Tensor, tiny: float) -> Tensor:
+    """The squares of widths with which `sum_j noise / (d^2 + width^2)` is about a half, (rows,)."""
+    width = noise.sum(dim=1).mul_(2).clamp(min=tiny)
+    for _ in range(WIDTH_STEPS):
+        width = width * (noise / (square + width[:, None])).sum(dim=1).mul(2).clamp(min=0.01)
+    return width
 
 
 def form_errors(factors: Tensor, counts: Tensor, basis: Tensor) -> tuple[Tensor, Tensor]:

@@ -25,7 +25,8 @@ from sads.geometry.lift import Lift
 from sads.geometry.memory import BATCHES, Forecast, forecast
 from sads.geometry.readout import Readout, capture_input, score_coefficients
 from sads.geometry.stacks import PARAMETER_BYTES, Stack
-from sads.geometry.streaming import NetworkStream, Streamed, StreamedNetwork, StreamedStack
+from sads.geometry.streaming import Streamed, StreamedNetwork, StreamedStack
+from sads.geometry.streams import NetworkStream
 from sads.probes import Probe, draw_input
 from sads.seeds import numpy_stream
 
