@@ -108,6 +108,7 @@ def test_profiles_are_means_of_energies_along_bases(tiny: None, name: str) -> No
         assert (curve.places.diff() > 0).all()
 
 
+@pytest.mark.pictures
 def test_the_command_computes_skips_and_adds_networks(
     tiny: None, command: Sads, tmp_path: Path
 ) -> None:
