@@ -259,10 +259,11 @@ def plot_panel(
             face = BLUE if row.cluster_of == 1 else "white"
             axes.plot(place, row.msw2.value, "o", ms=6, mec=BLUE, mfc=face, zorder=4)
         axes.set_ylabel("MSW$_2$ (mean ± s.e.)", color=BLUE)
-        axes.set_ylim(0, 1.12 * float(np.nanmax(means + errors, initial=1e-9)))
+        lines = baseline_lines(rows)
+        axes.set_ylim(0, 1.12 * float(np.nanmax([*(means + errors), *lines.values(), 1e-9])))
         axes.set_xticks(places, [f"$u_{{{rank + 1}}}$" for rank in ranks])
         axes.set_xlim(-0.5, len(rows) - 0.5)
-        show_baselines(axes, baseline_lines(rows))
+        show_baselines(axes, lines)
         failed = sum(row.state != f"{row.seeds} trained" for row in rows)
         title = f"{title_of(geometry)}; {seeds} seed{'s' * (seeds > 1)}"
         if practice != PAPER:
