@@ -154,6 +154,7 @@ def benchmark_module() -> ModuleType:
     return module
 
 
+@pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("network", "probe", "estimator", "networks", "known"),

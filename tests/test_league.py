@@ -199,6 +199,7 @@ def test_the_league_is_a_figure() -> None:
     assert all_figures()["league"].panels == ("cnn", "dit", "iddpm")
 
 
+@pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.pictures
 def test_a_small_league_is_played_to_the_end(command: Sads, tmp_path: Path) -> None:

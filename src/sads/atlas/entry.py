@@ -134,7 +134,7 @@ def describe(
         notes=geometry.provenance.notes,
         versions=geometry.provenance.versions,
         command=command,
-        processor_seconds=geometry.provenance.processor_seconds or None,
+        processor_seconds=geometry.provenance.processor_seconds,
     )
     return entry, Directions(ends["avoided"][1].float(), ends["preferred"][1].float())
 

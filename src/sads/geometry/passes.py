@@ -381,7 +381,7 @@ class Passes:
     def load(self, tensors: dict[str, Tensor], response: tuple[float, ...]) -> Spent:
         """Go on from what `tensors` wrote; what was spent on it so far."""
         spent = Spent.read(tensors)
-        tensors = {n: t for n, t in tensors.items() if n not in spent.tensors()}
+        tensors = {n: t for n, t in tensors.items() if n not in NOTHING.tensors()}
         if not same_response(tensors.pop("response").tolist(), response):
             raise ValueError("the networks or the probe were others")
         phase, turn, done, size = (int(n) for n in tensors.pop("position"))

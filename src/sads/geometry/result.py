@@ -69,7 +69,7 @@ class Provenance:
     interrupted: bool = False
     draws: tuple[tuple[int, int, int], ...] = ()  # (seed, first network, last + 1) of each part
     seconds: float = 0.0
-    processor_seconds: float = 0.0  # of all cores
+    processor_seconds: float | None = None  # of all cores, if they are known
     memory: int = 0  # bytes of the largest process that worked on it
 
     def to_json(self) -> str:
@@ -412,6 +412,11 @@ def _read_counts(file: TensorFile) -> Tensor:
     return counts
 
 
+def _both(a: float | None, b: float | None) -> float | None:
+    """A sum, if both are known."""
+    return None if a is None or b is None else a + b
+
+
 def same_response(a: Sequence[float], b: Sequence[float]) -> bool:
     """May two estimates be of the same networks and the same probe?"""
     pairs = zip(a, b, strict=False)
@@ -457,7 +462,7 @@ def _merge_two(a: Geometry, b: Geometry) -> Geometry:
         a.provenance,
         draws=draws,
         seconds=a.provenance.seconds + b.provenance.seconds,
-        processor_seconds=a.provenance.processor_seconds + b.provenance.processor_seconds,
+        processor_seconds=_both(a.provenance.processor_seconds, b.provenance.processor_seconds),
         memory=max(a.provenance.memory, b.provenance.memory),
         interrupted=a.provenance.interrupted or b.provenance.interrupted,
     )

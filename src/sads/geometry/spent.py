@@ -15,33 +15,37 @@ class Spent:
     """What was spent so far."""
 
     seconds: float = 0.0
-    processor_seconds: float = 0.0  # of all cores; the clock's say little on a busy machine
+    processor_seconds: float | None = 0.0  # of all cores; None if a part of them is not known
     memory: int = 0  # bytes of the largest process
 
     def since(self, started: "Started") -> "Spent":
         """With what this process has spent since then."""
+        earlier = self.processor_seconds
         return Spent(
             self.seconds + time.perf_counter() - started.clock,
-            self.processor_seconds + time.process_time() - started.processor,
+            None if earlier is None else earlier + time.process_time() - started.processor,
             max(self.memory, peak_memory()),
         )
 
     def tensors(self) -> dict[str, Tensor]:
         """What `read` takes, for a file of work under way."""
-        return {
+        tensors = {
             "seconds": torch.tensor(self.seconds, dtype=torch.float64),
-            "processor_seconds": torch.tensor(self.processor_seconds, dtype=torch.float64),
             "memory": torch.tensor(self.memory),
         }
+        if self.processor_seconds is not None:
+            tensors["processor_seconds"] = torch.tensor(self.processor_seconds, dtype=torch.float64)
+        return tensors
 
     @classmethod
     def read(cls, tensors: Mapping[str, Tensor]) -> "Spent":
-        """From such a file; older ones know the seconds alone."""
-        nothing = NOTHING.tensors()
-        seconds, processor, memory = (
-            tensors.get(name, nothing[name]) for name in ("seconds", "processor_seconds", "memory")
+        """From such a file; older ones know the seconds of the clock alone."""
+        processor = tensors.get("processor_seconds")
+        return cls(
+            float(tensors["seconds"]),
+            None if processor is None else float(processor),
+            int(tensors.get("memory", torch.tensor(0))),
         )
-        return cls(float(seconds), float(processor), int(memory))
 
 
 @dataclass(frozen=True)
