@@ -211,6 +211,29 @@ def test_networks_get_the_times_that_they_were_trained_with(
     assert "time_scale" not in usual.describe()["options"]
 
 
+LEARNED = {**UNET, "time_embedding_type": "learned", "num_train_timesteps": 1000}
+PIXART = {
+    "_class_name": "PixArtTransformer2DModel",  # moves activations to where a parameter is
+    **TOKENS,
+    "in_channels": 4,
+    "out_channels": 4,
+    "cross_attention_dim": 16,
+    "caption_channels": 12,
+    "patch_size": 2,
+}
+
+
+@pytest.mark.parametrize("config", [LEARNED, PIXART])
+def test_models_with_habits_of_their_own_are_drawn_layer_by_layer(
+    tmp_path: Path, config: Any
+) -> None:
+    family = sads.family(folder(tmp_path, config))
+    whole, streamed = (sads.estimate_geometry(family, 4, streaming=s) for s in (False, True))
+    assert whole.estimator == streamed.estimator == "integrated"
+    assert whole.provenance.notes == streamed.provenance.notes
+    assert (whole.factors - streamed.factors).abs().max() < 1e-5 * whole.factors.abs().max()
+
+
 @pytest.mark.parametrize("config", [UNET, CROSS, SD3])
 def test_geometries_of_models_are_integrated(tmp_path: Path, config: Any) -> None:
     geometry = sads.estimate_geometry(sads.family(folder(tmp_path, config)), 16)

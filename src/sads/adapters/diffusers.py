@@ -93,7 +93,8 @@ class DiffusersNetwork(nn.Module):
         return output.chunk(2, dim=1)[0] if self._drop else output
 
     def _time(self, t: Tensor) -> Tensor:
-        return t * self._call.time_scale if self._call.time_scale != 1 else t
+        t = t * self._call.time_scale if self._call.time_scale != 1 else t
+        return t.round().long() if self._call.whole_times else t
 
 
 def adapt(

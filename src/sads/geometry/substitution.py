@@ -85,6 +85,8 @@ def is_meta(value: Any) -> bool:
 def _without_numbers(arg: Any) -> Any:
     if isinstance(arg, Tensor):
         return arg if arg.is_meta else arg.to("meta")
+    if isinstance(arg, torch.device):  # to which something without numbers is to be moved
+        return torch.device("meta")
     if type(arg) in (list, tuple):
         return type(arg)(_without_numbers(item) for item in arg)
     return arg
