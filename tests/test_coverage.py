@@ -20,8 +20,9 @@ from torch import Tensor
 
 import sads
 from sads.estimates import Estimate, batch_error, batch_skewness, skew_factor
-from sads.geometry.directions import _pushed, find_directions
+from sads.geometry.directions import find_directions
 from sads.geometry.lift import Lift
+from sads.geometry.repulsion import pushed
 
 STUDENT = float(stats.t(15).ppf(0.975))
 FIRST_SEED = 1000  # the constants of the rules were chosen on seeds below this
@@ -124,9 +125,9 @@ def test_noise_pushes_two_eigenvalues_apart() -> None:
     """Far apart it is the perturbation of second order; two that are equal come from one."""
     variance = torch.tensor([[0.0, 1e-4], [1e-4, 0.0]], dtype=torch.float64)
     far = torch.tensor([4.0, 1.0], dtype=torch.float64)
-    assert torch.allclose(_pushed(far, variance), torch.tensor([1.0, -1.0]).double() * 1e-4 / 3)
+    assert torch.allclose(pushed(far, variance), torch.tensor([1.0, -1.0]).double() * 1e-4 / 3)
     close = torch.tensor([1.01, 0.99], dtype=torch.float64)  # nearer than sqrt(8) standard errors
-    assert torch.allclose(close - _pushed(close, variance), torch.ones(2).double(), atol=1e-3)
+    assert torch.allclose(close - pushed(close, variance), torch.ones(2).double(), atol=1e-3)
 
 
 def test_noise_spreads_equal_eigenvalues_as_marchenko_and_pastur_say() -> None:
@@ -135,11 +136,47 @@ def test_noise_spreads_equal_eigenvalues_as_marchenko_and_pastur_say() -> None:
     x = torch.randn(networks, size, generator=torch.Generator().manual_seed(0)).double()
     values = torch.linalg.eigvalsh(x.T @ x / networks).flip(0)
     variance = values[:, None] * values / networks
-    pushed = _pushed(values, variance.fill_diagonal_(0))
+    moved = pushed(values, variance.fill_diagonal_(0))
     c = math.sqrt(size / networks)
     assert float(values[0]) == pytest.approx((1 + c) ** 2, rel=0.03)
-    assert float(pushed[0]) == pytest.approx((1 + c) ** 2 - 1, rel=0.25)
-    assert float(pushed[-1]) == pytest.approx((1 - c) ** 2 - 1, rel=0.25)
+    assert float(moved[0]) == pytest.approx((1 + c) ** 2 - 1, rel=0.25)
+    assert float(moved[-1]) == pytest.approx((1 - c) ** 2 - 1, rel=0.25)
+
+
+@pytest.mark.parametrize(
+    ("spectrum", "networks", "tail"),
+    [("pairs", 2048, 0.5), ("close", 512, 0.3), ("even", 512, 0.3)],
+)
+def test_few_directions_look_sure_by_chance(spectrum: str, networks: int, tail: float) -> None:
+    """Of equal eigenvalues some come to stand apart, and their directions are anything.
+
+    As they came out, a third of the equal pairs looked sure to 0.3 rad, and nearly half of those
+    were farther than two angle errors from the truth. No rule sees that it was chance; few may
+    claim to be sure, so that of all directions fewer are claimed and missed than the 6.4 % of two
+    errors. Where nothing is equal, errors are not wider for it: most are claimed as before.
+    """
+    close = torch.logspace(0, -3, 8, dtype=torch.float64)
+    truth = torch.stack([close, 0.9 * close], 1).flatten() if spectrum == "close" else None
+    truth = SPECTRA[spectrum] if truth is None else truth
+    counts = torch.full((16,), networks // 16)
+    claimed, missed = torch.zeros(2, 2)
+    for seed in range(FIRST_SEED, FIRST_SEED + 40):
+        factors = _outer_products(truth, networks, tail, seed)
+        for rule in (0, 1):
+            directions = find_directions(
+                factors, counts, Lift.trivial(16), (16,), 0.3, first_order=bool(rule)
+            )
+            angle = torch.arccos(directions.vectors.abs().amax(dim=1).clamp(max=1))
+            sure = directions.angle_errors < 0.3
+            claimed[rule] += sure.sum()
+            missed[rule] += (sure & (angle > 2 * directions.angle_errors)).sum()
+    total = 40 * 16
+    assert missed[0] <= 0.064 * total
+    if spectrum == "even":
+        assert claimed[0] > 0.9 * claimed[1] > 0.8 * total
+    else:
+        assert missed[1] > 0.064 * total
+        assert claimed[0] < claimed[1] / 2
 
 
 @pytest.fixture(scope="module")
@@ -160,13 +197,14 @@ def benchmark_module() -> ModuleType:
     ("network", "probe", "estimator", "networks", "known"),
     [
         ("1x4x4", "forward", "outer-product", 512, 36),
-        ("1x8x8", "custom", "integrated", 64, 30),  # four a batch do not always know an error
+        ("1x8x8", "custom", "integrated", 64, 32),  # four a batch do not always know an error
         ("1x8x8", "custom", "integrated", 256, 36),
     ],
 )
 def test_networks(
     benchmark_module: ModuleType,
     monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
     network: str,
     probe: str,
     estimator: str,
@@ -177,9 +215,10 @@ def test_networks(
     monkeypatch.setattr(benchmark_module, "TRUE_NETWORKS", 50 * 256)
     threads = torch.get_num_threads()
     try:
-        found = benchmark_module.measure(
-            benchmark_module.Case(network, probe, estimator, networks), 40
-        )
+        case = benchmark_module.Case(network, probe, estimator, networks)
+        seeds = range(benchmark_module.FIRST_SEED, benchmark_module.FIRST_SEED + 40)
+        benchmark_module.draw(case, seeds, tmp_path)
+        found = benchmark_module.measure(case, seeds, tmp_path)
     finally:
         torch.set_num_threads(threads)
     for name in ("first", "middle", "last", "energies"):
@@ -189,7 +228,7 @@ def test_networks(
     missed, claims = found["clusters"].misses()
     assert int(missed) <= 0.12 * int(claims)
     missed, claims = found["angles"].misses(2.0)
-    assert int(missed) <= 0.12 * int(claims)
+    assert int(missed) <= 0.064 * int(claims)
 
 
 def test_the_plain_loop_says_that_its_errors_are_not_known() -> None:

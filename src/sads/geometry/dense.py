@@ -11,9 +11,10 @@ import torch
 from torch import Tensor
 
 from sads.estimates import Estimates, batch_mean
-from sads.geometry.directions import Directions, Spread, directions_of
+from sads.geometry.directions import Directions, directions_of
 from sads.geometry.end import End
 from sads.geometry.lift import Lift
+from sads.geometry.spread import Spread
 from sads.tensorfile import Pieces, TensorFile, expect_room
 
 CHUNK = 1 << 22  # numbers of directions that are converted at a time
@@ -48,9 +49,13 @@ class Dense:
                 energy[part] = self.lift.quadratic(factor, chunk)
         return energies
 
-    def directions(self, shape: tuple[int, ...], tolerance: float, known: bool) -> Directions:
+    def directions(
+        self, shape: tuple[int, ...], tolerance: float, known: bool, first_order: bool
+    ) -> Directions:
         spread = self._spread()
-        return directions_of(spread, self.counts, self.lift, shape, tolerance, known=known)
+        return directions_of(
+            spread, self.counts, self.lift, shape, tolerance, known=known, first_order=first_order
+        )
 
     def _spread(self) -> Spread:
         """How batches spread in the eigenbasis; minutes of work, so a number of it is kept."""

@@ -18,12 +18,12 @@ from torch import Tensor
 
 from sads.errors import InvalidArgumentError, NonFiniteError
 from sads.families import ScoreFamily
-from sads.geometry.directions import EQUAL
 from sads.geometry.drawing import Initialiser
 from sads.geometry.invariance import average, generate_group
 from sads.geometry.lift import Lift
 from sads.geometry.memory import BATCHES, Forecast, forecast
 from sads.geometry.readout import Readout, capture_input, score_coefficients
+from sads.geometry.spread import EQUAL
 from sads.geometry.stacks import PARAMETER_BYTES, Stack
 from sads.geometry.streaming import Streamed, StreamedNetwork, StreamedStack
 from sads.geometry.streams import NetworkStream
@@ -66,8 +66,13 @@ class Estimator(ABC):
     num_batches = NUM_BATCHES  # that are kept apart
 
     def __init__(self, family: ScoreFamily, probe: Probe, seed: int, level_law: Tensor):
-        self.family, self.probe, self.seed = family, probe, seed
+        self.family, self.probe = family, probe
         self._cumulative = torch.cumsum(level_law / level_law.sum(), dim=0)
+        self.reseed(seed)
+
+    def reseed(self, seed: int) -> None:
+        """Draw networks of this seed from now on."""
+        self.seed = seed
         self._starts = [numpy_stream(seed, 1, batch).random() for batch in range(NUM_BATCHES)]
 
     def stack_size(self, asked: int | None = None) -> int:

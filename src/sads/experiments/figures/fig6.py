@@ -1,8 +1,9 @@
 """Figure 6: MSW2 of models trained on data along the eigenvectors of four architectures.
 
-Appendix A takes eigenvectors number 0, 31, 63, ... 255. Only a direction that the certificate
-resolves is a direction of the architecture; where it is one of a cluster, what is certified is the
-cluster's subspace, and every seed trains on another vector of it.
+Appendix A takes eigenvectors number 0, 31, 63, ... 255. Only a direction that is resolved is a
+direction of the architecture; where it is one of a cluster, every seed trains on another vector of
+the cluster's span. Clusters are those of `Geometry.data_directions`, after which cells are named; a
+note says where the certificate is less sure.
 
 Panels that end in `-common` train and sample the same networks on the same data as people do today:
 v-prediction, clipped, averaged. They are made if `--only` names them.
@@ -34,8 +35,9 @@ from sads.experiments.verdict import (
     judge,
     paired_difference,
 )
-from sads.geometry.directions import EQUAL, Directions
+from sads.geometry.directions import Directions
 from sads.geometry.result import Geometry
+from sads.geometry.spread import EQUAL
 from sads.table1 import DIT_2, DIT_4, FIGURE6_RANKS, IDDPM, Column, Sampling, Training
 from sads.tables import column
 
@@ -130,7 +132,7 @@ Done = Mapping[tuple[int, int], Record]
 def panel_cells(context: Context, panel: str) -> dict[tuple[int, int], Cell]:
     """By seed and rank, seed by seed, so that an unfinished sweep covers all ranks."""
     chosen = PANELS[context.scale][panel]
-    directions = context.geometry(GeometrySpec.of(chosen.column)).directions()
+    directions = context.geometry(GeometrySpec.of(chosen.column)).data_directions()
     return {
         (seed, rank): cell_of(
             chosen.column,
@@ -164,7 +166,7 @@ def draw(context: Context) -> Outcome:
             continue
         settings = PANELS[context.scale][panel]
         geometry = context.geometry(GeometrySpec.of(settings.column))
-        directions = geometry.directions()
+        directions = geometry.data_directions()
         ranks = sorted({rank for _, rank in done})
         rows = [_row(panel, rank, done, directions) for rank in ranks]
         table += rows
@@ -172,6 +174,7 @@ def draw(context: Context) -> Outcome:
         pictures[panel] = plot_panel(geometry, directions, rows, settings.practice)
         notes += note_cells(done.values(), len(chosen), context.layers, panel)
         notes += note_states(done.values(), panel)
+        notes += _note_doubtful(panel, ranks, geometry)
     return Outcome(pictures, table, context.tested(claims), notes)
 
 
@@ -187,6 +190,19 @@ def _row(panel: str, rank: int, done: Done, directions: Directions) -> Point:
         ascent=mean_known(r.last.ascent_msw2 for r in records),
         **score_cells([r.last for r in records], "msw2"),
     )
+
+
+def _note_doubtful(panel: str, ranks: Sequence[int], geometry: Geometry) -> list[str]:
+    """Which directions that were trained along as individual ones are not that sure."""
+    drawn, certified = geometry.data_directions(), geometry.directions()
+    doubtful = [r for r in ranks if drawn.cluster_of(r) is None and not certified.resolved[r]]
+    if not doubtful:
+        return []
+    angles = ", ".join(f"u_{r + 1} {certified.angle_errors[r]:.2g}" for r in doubtful)
+    return [
+        f"{panel}: trained along as individual directions, by angles of first order, but not sure "
+        f"to {certified.tolerance:g} rad; their angle errors: {angles}"
+    ]
 
 
 def judge_panel(panel: str, done: Done, directions: Directions) -> Claim:
