@@ -50,9 +50,9 @@ def read_scheduler(content: Mapping[str, Any], place: str) -> Meaning:
         ends = (_number(content, f"sigma_{end}", None, place) for end in ("min", "max"))
         data = _number(content, "sigma_data", 0.5, place)
         spacing = content.get("sigma_schedule", "karras")
-        notes = () if spacing == "karras" else (f"{place} spaces its levels otherwise than EDM",)
+        others = () if spacing == "karras" else (f"{place} spaces its levels otherwise than EDM",)
         schedule = _with_ends(Schedule("edm", levels, sigma_data=data), *ends)
-        return Meaning("edm", schedule, notes)
+        return Meaning("edm", schedule, others)
     if kind == "ScoreSdeVeScheduler":
         ends = (_number(content, f"sigma_{end}", None, place) for end in ("min", "max"))
         return Meaning("score", _with_ends(Schedule("ve", levels), *ends))

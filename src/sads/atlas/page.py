@@ -34,8 +34,8 @@ class Made(Row):
     data: str
     networks: str
     minutes: float
-    processor: float | None = column("processor minutes")
     memory: str
+    processor: float | None = column("processor minutes")
     largest: Estimate = column("largest λ / mean")
     smallest: Estimate = column("smallest λ / mean")
     effective: float | None = column("effective rank / D")
