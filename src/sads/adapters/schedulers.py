@@ -46,15 +46,13 @@ def read_scheduler(content: Mapping[str, Any], place: str) -> Meaning:
             f"{place} is of a consistency model, which leads from noise to images at once: its "
             "output is no score"
         )
-    notes: tuple[str, ...] = ()
     if kind.startswith("EDM"):
         ends = (_number(content, f"sigma_{end}", None, place) for end in ("min", "max"))
         data = _number(content, "sigma_data", 0.5, place)
         spacing = content.get("sigma_schedule", "karras")
-        if spacing != "karras":
-            notes += (f"{place} spaces its levels otherwise than EDM",)
+        others = () if spacing == "karras" else (f"{place} spaces its levels otherwise than EDM",)
         schedule = _with_ends(Schedule("edm", levels, sigma_data=data), *ends)
-        return Meaning("edm", schedule, notes)
+        return Meaning("edm", schedule, others)
     if kind == "ScoreSdeVeScheduler":
         ends = (_number(content, f"sigma_{end}", None, place) for end in ("min", "max"))
         return Meaning("score", _with_ends(Schedule("ve", levels), *ends))
@@ -66,6 +64,7 @@ def read_scheduler(content: Mapping[str, Any], place: str) -> Meaning:
     prediction = PREDICTED[said]
     if prediction == "flow":
         return Meaning("flow", Schedule("flow", levels), time_scale=time_scale)
+    notes: tuple[str, ...] = ()
     if content.get("rescale_betas_zero_snr"):
         notes += (f"{place} moves its last level to noise alone, which is left out here",)
     betas = content.get("beta_schedule", "linear")
