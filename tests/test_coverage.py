@@ -142,6 +142,42 @@ def test_noise_spreads_equal_eigenvalues_as_marchenko_and_pastur_say() -> None:
     assert float(pushed[-1]) == pytest.approx((1 - c) ** 2 - 1, rel=0.25)
 
 
+@pytest.mark.parametrize(
+    ("spectrum", "networks", "tail"),
+    [("pairs", 2048, 0.5), ("close", 512, 0.3), ("even", 512, 0.3)],
+)
+def test_few_directions_look_sure_by_chance(spectrum: str, networks: int, tail: float) -> None:
+    """Of equal eigenvalues some come to stand apart, and their directions are anything.
+
+    As they came out, a third of the equal pairs looked sure to 0.3 rad, and nearly half of those
+    were farther than two angle errors from the truth. No rule sees that it was chance; few may
+    claim to be sure, so that of all directions fewer are claimed and missed than the 6.4 % of two
+    errors. Where nothing is equal, errors are not wider for it: most are claimed as before.
+    """
+    close = torch.logspace(0, -3, 8, dtype=torch.float64)
+    truth = torch.stack([close, 0.9 * close], 1).flatten() if spectrum == "close" else None
+    truth = SPECTRA[spectrum] if truth is None else truth
+    counts = torch.full((16,), networks // 16)
+    claimed, missed = torch.zeros(2, 2)
+    for seed in range(FIRST_SEED, FIRST_SEED + 40):
+        factors = _outer_products(truth, networks, tail, seed)
+        for rule in (0, 1):
+            directions = find_directions(
+                factors, counts, Lift.trivial(16), (16,), 0.3, first_order=bool(rule)
+            )
+            angle = torch.arccos(directions.vectors.abs().amax(dim=1).clamp(max=1))
+            sure = directions.angle_errors < 0.3
+            claimed[rule] += sure.sum()
+            missed[rule] += (sure & (angle > 2 * directions.angle_errors)).sum()
+    total = 40 * 16
+    assert missed[0] <= 0.064 * total
+    if spectrum == "even":
+        assert claimed[0] > 0.9 * claimed[1] > 0.8 * total
+    else:
+        assert missed[1] > 0.064 * total
+        assert claimed[0] < claimed[1] / 2
+
+
 @pytest.fixture(scope="module")
 def benchmark_module() -> ModuleType:
     path = Path(__file__).parent.parent / "benchmarks" / "coverage.py"
@@ -159,13 +195,14 @@ def benchmark_module() -> ModuleType:
     ("network", "probe", "estimator", "networks", "known"),
     [
         ("1x4x4", "forward", "outer-product", 512, 36),
-        ("1x8x8", "custom", "integrated", 64, 30),  # four a batch do not always know an error
+        ("1x8x8", "custom", "integrated", 64, 32),  # four a batch do not always know an error
         ("1x8x8", "custom", "integrated", 256, 36),
     ],
 )
 def test_networks(
     benchmark_module: ModuleType,
     monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
     network: str,
     probe: str,
     estimator: str,
@@ -176,9 +213,10 @@ def test_networks(
     monkeypatch.setattr(benchmark_module, "TRUE_NETWORKS", 50 * 256)
     threads = torch.get_num_threads()
     try:
-        found = benchmark_module.measure(
-            benchmark_module.Case(network, probe, estimator, networks), 40
-        )
+        case = benchmark_module.Case(network, probe, estimator, networks)
+        seeds = range(benchmark_module.FIRST_SEED, benchmark_module.FIRST_SEED + 40)
+        benchmark_module.draw(case, seeds, tmp_path)
+        found = benchmark_module.measure(case, seeds, tmp_path)
     finally:
         torch.set_num_threads(threads)
     for name in ("first", "middle", "last", "energies"):
@@ -188,7 +226,7 @@ def test_networks(
     missed, claims = found["clusters"].misses()
     assert int(missed) <= 0.12 * int(claims)
     missed, claims = found["angles"].misses(2.0)
-    assert int(missed) <= 0.12 * int(claims)
+    assert int(missed) <= 0.064 * int(claims)
 
 
 def test_the_plain_loop_says_that_its_errors_are_not_known() -> None:

@@ -49,7 +49,9 @@ def rotation():
 X = torch.randn(30, 1, 4, 4, generator=torch.Generator().manual_seed(0))
 V = X[0]
 META = torch.empty(30, 1, 4, 4, device="meta")
-WRONG = [None, "iddpm", [[1.0]], 3, {"x": 1}, np.array(["a", "b"]), np.array([object()]), META]
+MASKED = np.ma.masked_array(X.numpy(), mask=X.numpy() > 0)
+TEXTS, OBJECTS = np.array(["a", "b"]), np.array([object()])
+WRONG = [None, "iddpm", [[1.0]], 3, {"x": 1}, TEXTS, OBJECTS, META, MASKED]
 
 
 def wrong_tensors(name, call):
@@ -115,6 +117,10 @@ MISUSE = {
         ("device='abacus'", lambda: sads.estimate_geometry(family(), 16, device="abacus")),
         ("device=None", lambda: sads.estimate_geometry(family(), 16, device=3.5)),
         ("both", lambda: sads.estimate_geometry(family(), 16, 0.1)),
+        (
+            "measure=NaN",
+            lambda: sads.estimate_geometry(family(), 16, matrix_free=True, measure=X * NAN),
+        ),
         *[
             c
             for c in wrong_counts("networks", lambda v: sads.estimate_geometry(family(), v))

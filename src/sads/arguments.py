@@ -22,6 +22,10 @@ def as_tensor(x: Any, name: str, *, floating: bool = False) -> Tensor:
         name: what it is called in messages.
         floating: whole numbers become float32.
     """
+    if isinstance(x, np.ma.MaskedArray):  # a tensor would show what is masked
+        raise InvalidArgumentError(
+            f"{name} is a masked array, expected numbers without gaps: fill them, or leave them out"
+        )
     if isinstance(x, np.ndarray):
         try:
             x = torch.from_numpy(np.ascontiguousarray(x, x.dtype.newbyteorder("=")))

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from sads.errors import InvalidArgumentError
 
 MAX_AXES = 8  # of data in a file
+MAX_DIGITS = 12  # of a size that somebody types
 
 
 def format_shape(shape: Sequence[int]) -> str:
@@ -32,10 +33,9 @@ def parse_shape(text: str) -> tuple[int, ...]:
     >>> parse_shape("3x32x32")
     (3, 32, 32)
     """
-    try:
-        shape = tuple(int(part) for part in text.lower().split("x"))
-    except ValueError:
-        shape = ()
+    parts = text.lower().split("x")
+    plain = all(part.isascii() and part.isdigit() and len(part) <= MAX_DIGITS for part in parts)
+    shape = tuple(map(int, parts)) if plain else ()
     if not shape or min(shape) < 1:
         raise InvalidArgumentError(f"{text!r} is not a shape; write sizes such as 1x16x16")
     return shape

@@ -9,6 +9,7 @@ import typer
 from sads.cli.interrupts import command_line
 from sads.cli.options import AsJson, Seed, WithReport
 from sads.cli.printing import print_line, print_message, print_table, print_written, progress_bar
+from sads.cli.reading import read_cluster
 from sads.cli.report import add_report
 from sads.errors import InvalidArgumentError
 from sads.shapes import format_shape
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from sads.adapters.presets import Preset
     from sads.atlas.compute import Estimate
     from sads.atlas.entry import Directions, Entry
+    from sads.experiments.sweep import RayCluster
 
 app = typer.Typer(rich_markup_mode="markdown")
 
@@ -67,8 +69,12 @@ def atlas(
     ray: Annotated[
         str | None, typer.Option(help="HOST:PORT of a Ray cluster to draw networks on, or auto.")
     ] = None,
-    cpus: Annotated[float, typer.Option(help="CPUs of a shard on Ray.")] = 1.0,
-    gpus: Annotated[float, typer.Option(help="GPUs of a shard on Ray.")] = 0.0,
+    cpus: Annotated[
+        float | None, typer.Option(help="CPUs of a shard on Ray; 1 if not given.")
+    ] = None,
+    gpus: Annotated[
+        float | None, typer.Option(help="GPUs of a shard on Ray; none if not given.")
+    ] = None,
     seed: Seed = 0,
     report: WithReport = False,
     as_json: AsJson = False,
@@ -86,6 +92,7 @@ def atlas(
     from sads.files import to_json
 
     chosen = [preset(name) for name in names or PRESETS]
+    cluster = read_cluster(ray, cpus, gpus)
     if listed:
         _list(chosen, as_json)
         return
@@ -105,7 +112,7 @@ def atlas(
                     seed=seed,
                     command=command_line(),
                     keep=keep,
-                    estimate=None if ray is None else _on_ray(one, seed, ray, cpus, gpus),
+                    estimate=None if cluster is None else _on_ray(one, seed, cluster),
                     progress=progress,
                     stage=progress.stage if progress else None,
                 )
@@ -152,12 +159,11 @@ def _write(found: list[tuple["Entry", "Directions"]], out: Path) -> None:
     write_page(out, [entry for entry, _ in found], f"sads atlas --out {out}")
 
 
-def _on_ray(one: "Preset", seed: int, address: str, cpus: float, gpus: float) -> "Estimate":
+def _on_ray(one: "Preset", seed: int, cluster: "RayCluster") -> "Estimate":
     """Draws networks on a cluster, in shards."""
     from sads.experiments.spec import FamilySpec, GeometrySpec
-    from sads.experiments.sweep import RayCluster, geometry_on_ray
+    from sads.experiments.sweep import geometry_on_ray
 
-    cluster = RayCluster(address, cpus, gpus)
     family = FamilySpec(f"atlas:{one.name}", one.shape)
     return lambda _, first, count: geometry_on_ray(
         GeometrySpec(family, count, seed), cluster, first_network=first

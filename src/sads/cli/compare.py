@@ -1,5 +1,6 @@
 """`sads compare`: what distinguishes geometries, and which differences are more than noise."""
 
+import math
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -61,6 +62,10 @@ def compare(
 
     if len(sources) < 2:
         raise InvalidArgumentError(f"a comparison takes two or more, got only {sources[0]}")
+    if (shape is not None or option) and all(map(_is_file, sources)):
+        raise InvalidArgumentError(
+            "--shape and -o are for families, and only files are compared: leave them out"
+        )
     folder = new_folder(out, "compare", FILES)
     geometries = [
         read_geometry(source, None if _is_file(source) else shape, option, networks, seed, as_json)
@@ -123,7 +128,8 @@ def _row(pair: "Pair") -> PairRow:
     def end(side: str) -> str:
         one = getattr(pair, side)
         star = " *" if one.significant else ""
-        return f"{one.overlap:.3f}, {max(one.angles):.2f} ± {one.noise:.2g} rad{star}"
+        noise = f"{one.noise:.2g}" if math.isfinite(one.noise) else "?"
+        return f"{one.overlap:.3f}, {max(one.angles):.2f} ± {noise} rad{star}"
 
     return PairRow(
         f"{pair.first}, {pair.second}",

@@ -34,7 +34,7 @@ from sads.cli.printing import (
 )
 from sads.cli.reading import read_dataset, read_family, read_probe
 from sads.cli.report import REPORT, add_report
-from sads.errors import InterruptedEstimate
+from sads.errors import InterruptedEstimate, InvalidArgumentError
 from sads.estimates import Estimate
 from sads.shapes import format_shape
 
@@ -80,7 +80,9 @@ def geometry(
     tolerance: Annotated[
         float | None, typer.Option(help="Draw until directions are sure to this angle (radians).")
     ] = None,
-    max_networks: Annotated[int, typer.Option(help="Limit for --tolerance.")] = 16_384,
+    max_networks: Annotated[
+        int | None, typer.Option(help="Limit for --tolerance; 16,384 if not given.")
+    ] = None,
     option: NetworkOptions = None,
     probe: Annotated[
         str, typer.Option(help="zero, gaussian:WIDTH, forward:IMAGES[:INDEX] or FILE.py:CLASS.")
@@ -144,6 +146,10 @@ def geometry(
     Ctrl-C and SIGTERM keep what was computed, marked as interrupted. The same command goes on from
     there, also after it was killed, to the same numbers.
     """
+    if max_networks is not None and tolerance is None:
+        raise InvalidArgumentError(
+            "--max-networks is the limit for --tolerance; give both, or --networks alone"
+        )
     score_family = read_family(
         family,
         shape,
@@ -170,7 +176,7 @@ def geometry(
                 estimator=estimator,
                 readout=readout,
                 zero_readout=zero_readout,
-                max_networks=max_networks,
+                **({} if max_networks is None else {"max_networks": max_networks}),
                 device=device,
                 dtype=dtype,
                 streaming=streaming,

@@ -9,11 +9,13 @@ from sads.cli.printing import print_note, progress_bar
 from sads.cli.user_code import read_object
 from sads.errors import InvalidArgumentError, SadsError, describe_failure, printable
 from sads.shapes import parse_shape
+from sads.untrusted import parse_json
 
 if TYPE_CHECKING:
     from torch import Tensor
 
     from sads.data.spec import DataSet
+    from sads.experiments.sweep import RayCluster
     from sads.families import ScoreFamily
     from sads.geometry.result import Geometry
     from sads.probes import Probe
@@ -32,7 +34,7 @@ def read_family(
     """A family by its name; `settings` are further options, left out where they are None."""
     from sads.families import adapter_of
 
-    overrides = dict(read_option(text) for text in options or [])
+    overrides = read_options(options)
     given = {key: value for key, value in settings.items() if value is not None}
     if given and adapter_of(name) is None:
         flags = ", ".join(f"--{key.replace('_', '-')}" for key in given)
@@ -149,14 +151,42 @@ def read_value_range(text: str | None) -> tuple[float, float] | None:
     return low, high
 
 
+def read_cluster(
+    ray: str | None, cpus: float | None, gpus: float | None, workers: int | None = None
+) -> "RayCluster | None":
+    """The Ray cluster that was asked for, if any; what does not go together is refused."""
+    from sads.experiments.sweep import RayCluster
+
+    if ray is None:
+        if cpus is not None or gpus is not None:
+            raise InvalidArgumentError("--cpus and --gpus are what is taken of a --ray cluster")
+        return None
+    if workers is not None:
+        raise InvalidArgumentError("--workers are processes here, --ray runs elsewhere: give one")
+    return RayCluster(ray, 1.0 if cpus is None else cpus, 0.0 if gpus is None else gpus)
+
+
+def read_options(texts: list[str] | None) -> dict[str, Any]:
+    """`KEY=VALUE` of every `-o`; a key that is there twice is refused, as one would be ignored."""
+    options: dict[str, Any] = {}
+    for text in texts or []:
+        key, value = read_option(text)
+        if key in options:
+            raise InvalidArgumentError(f"the option {key} is given twice; leave one of them out")
+        options[key] = value
+    return options
+
+
 def read_option(text: str) -> tuple[str, Any]:
     key, separator, value = text.partition("=")
     if not separator or not key.isidentifier():
         raise InvalidArgumentError(f"{text!r} is not an option; write KEY=VALUE, e.g. depth=2")
     try:
-        parsed = json.loads(f"[{value}]" if "," in value and "[" not in value else value)
+        parsed = parse_json(f"[{value}]" if "," in value and "[" not in value else value)
     except json.JSONDecodeError:
         parsed = value
+    except ValueError as error:
+        raise InvalidArgumentError(f"the value of option {key} is refused: {error}") from None
     return key, tuple(parsed) if isinstance(parsed, list) else parsed
 
 

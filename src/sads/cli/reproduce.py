@@ -25,6 +25,7 @@ from sads.cli.printing import (
     print_written,
     working,
 )
+from sads.cli.reading import read_cluster
 from sads.cli.report import REPORT, add_report
 from sads.errors import InvalidArgumentError, printable
 
@@ -71,8 +72,12 @@ def reproduce(
     ray: Annotated[
         str | None, typer.Option(help="HOST:PORT of a Ray cluster to run on, or auto.")
     ] = None,
-    cpus: Annotated[float, typer.Option(help="CPUs of a cell on Ray.")] = 1.0,
-    gpus: Annotated[float, typer.Option(help="GPUs of a cell on Ray.")] = 0.0,
+    cpus: Annotated[
+        float | None, typer.Option(help="CPUs of a cell on Ray; 1 if not given.")
+    ] = None,
+    gpus: Annotated[
+        float | None, typer.Option(help="GPUs of a cell on Ray; none if not given.")
+    ] = None,
     finished: Annotated[
         bool, typer.Option("--finished", help="Draw what is finished; train nothing.")
     ] = False,
@@ -94,7 +99,6 @@ def reproduce(
     from sads.experiments.figures import all_figures
     from sads.experiments.page import judge_page, write_page
     from sads.experiments.reproduction import Request, make_figures
-    from sads.experiments.sweep import RayCluster
     from sads.files import to_json
     from sads.report.page import check_ours
 
@@ -107,7 +111,7 @@ def reproduce(
         sources=read_sources(images or [], chosen),
         num_seeds=seeds,
         num_workers=workers,
-        cluster=None if ray is None else RayCluster(ray, cpus, gpus),
+        cluster=read_cluster(ray, cpus, gpus, workers),
         out=out,
         compute=not finished,
     )

@@ -75,7 +75,8 @@ class DataSpec:
     def along(cls, rank: int, directions: Directions) -> "DataSpec":
         """Rank-one data for an eigenvector of the geometry at hand.
 
-        The eigenvector itself if it is an individual direction, else a vector of its cluster.
+        The eigenvector itself if it is an individual direction, else a vector of its cluster, both
+        by `Geometry.data_directions`: names of data do not change with what is known of errors.
         """
         cluster = directions.cluster_of(rank)
         which = str(rank) if cluster is None else f"{cluster.start}-{cluster.stop - 1}/{rank}"
@@ -149,13 +150,15 @@ def read_data(
     check_seed(seed)
     if spec.kind == "images":
         return _read_images(spec, shape, num_samples, resize, value_range, layout)
-    if value_range is not None or layout is not None:
+    if value_range is not None or layout is not None or resize:
         raise InvalidArgumentError(
-            f"a range of values and a layout are for images, {str(spec)!r} is drawn: leave them out"
+            f"a range of values, a layout and resizing are for images, {str(spec)!r} is drawn: "
+            "leave them out"
         )
     count = NUM_DATA if num_samples is None else num_samples
     if spec.kind == "sphere":
-        return _draw_sphere(spec, _directions(spec, shape, geometry), count, seed, direction_seed)
+        spanned = _geometry(spec, shape, geometry).data_directions()
+        return _draw_sphere(spec, spanned, count, seed, direction_seed)
     return _draw_rank_one(spec, shape, count, seed, geometry, direction_seed)
 
 
@@ -216,7 +219,7 @@ def _draw_rank_one(
         vector = vectors.vectors[index]
         name = f"vector {index} of the {spec.source} basis ({vectors.index[index]})"
     else:
-        directions = _directions(spec, shape, geometry)
+        directions = _geometry(spec, shape, geometry).directions()
         if (span := spec.span) is None:
             index = _place(spec.which, len(directions.values), spec.source)
             vector = directions.vectors[index]
@@ -284,7 +287,7 @@ def _draw_in_span(span: Tensor, count: int, seed: int) -> Tensor:
     return torch.stack(drawn).reshape(count, *span.shape[1:])
 
 
-def _directions(spec: DataSpec, shape: tuple[int, ...], geometry: Geometry | None) -> Directions:
+def _geometry(spec: DataSpec, shape: tuple[int, ...], geometry: Geometry | None) -> Geometry:
     if spec.source != OWN_GEOMETRY or (geometry is None and os.path.exists(spec.source)):
         geometry = load_geometry(spec.source)
     elif geometry is None:
@@ -296,7 +299,7 @@ def _directions(spec: DataSpec, shape: tuple[int, ...], geometry: Geometry | Non
             f"{spec.source} is a geometry of {format_shape(geometry.shape)}, the samples are to "
             f"be {format_shape(shape)}: give a geometry of that shape or change the shape"
         )
-    return geometry.directions()
+    return geometry
 
 
 def _place(text: str, count: int, what: str, things: str = "directions") -> int:

@@ -287,7 +287,7 @@ def make_data(cell: Cell, geometry: Geometry, sources: Sources) -> CellData:
     vector = data.vector
     if vector is None:
         seed = _direction_seed(cell)
-        vector = sphere_directions(geometry.directions(), cell.data.which, seed)[0]
+        vector = sphere_directions(geometry.data_directions(), cell.data.which, seed)[0]
     return replace(data, energy=geometry.energy(vector))
 
 

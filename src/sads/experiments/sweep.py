@@ -7,6 +7,7 @@ go on from their checkpoints when it is started again.
 
 import itertools
 import logging
+import math
 import multiprocessing
 import os
 import signal
@@ -81,7 +82,7 @@ class RayCluster:
     gpus: float = 0
 
     def __post_init__(self) -> None:
-        if not (self.cpus > 0 and self.gpus >= 0):
+        if not (0 < self.cpus < math.inf and 0 <= self.gpus < math.inf):
             raise InvalidArgumentError(
                 "a cell takes more than 0 CPUs and at least 0 GPUs of a cluster, "
                 f"got {self.cpus:g} and {self.gpus:g}"

@@ -47,8 +47,18 @@ class Dense:
                 energy[part] = self.lift.quadratic(factor, chunk)
         return energies
 
-    def directions(self, shape: tuple[int, ...], tolerance: float, known: bool) -> Directions:
-        return find_directions(self.factors, self.counts, self.lift, shape, tolerance, known=known)
+    def directions(
+        self, shape: tuple[int, ...], tolerance: float, known: bool, first_order: bool
+    ) -> Directions:
+        return find_directions(
+            self.factors,
+            self.counts,
+            self.lift,
+            shape,
+            tolerance,
+            known=known,
+            first_order=first_order,
+        )
 
     def end(self, directions: Directions, side: str, count: int) -> End:
         """Directions at one end, a copy of each; eigenvalues are known as what they are."""

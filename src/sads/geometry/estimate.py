@@ -32,11 +32,18 @@ from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from sads.arguments import as_tensor, check_count, check_number
-from sads.environment import available_memory, parse_memory, usable_device, usable_dtype
+from sads.environment import (
+    available_memory,
+    gigabytes,
+    parse_memory,
+    usable_device,
+    usable_dtype,
+)
 from sads.errors import (
     CheckpointError,
     InterruptedEstimate,
     InvalidArgumentError,
+    NotEnoughMemoryError,
     ZeroReadoutError,
     printable,
 )
@@ -188,7 +195,13 @@ def estimate_geometry(
             plan.provenance, tolerance=tolerance, notes=(*plan.provenance.notes, *notes)
         )
         chosen = plan.estimator
-        if matrix_free or (matrix_free is None and _too_large(chosen, budget, batch_size, allowed)):
+        too_large = not matrix_free and _too_large(chosen, budget, batch_size, allowed)
+        if too_large and matrix_free is False and allowed is not None:
+            raise NotEnoughMemoryError(
+                f"{gigabytes(allowed)} of memory cannot hold the matrices of {chosen.lift.size:,} "
+                "positions that were asked for: allow more (--memory), or keep none (--matrix-free)"
+            )
+        if matrix_free or (matrix_free is None and too_large):
             return _without_matrix(
                 chosen,
                 known,
@@ -318,6 +331,8 @@ def _without_matrix(
                 f"what is measured must have shape (n, {format_shape(estimator.family.shape)}), "
                 f"got {tuple(measure.shape)}"
             )
+        if not measure.isfinite().all():
+            raise InvalidArgumentError("what is measured has NaN or infinity: mend or remove it")
         measure = measure.reshape(len(measure), -1)
     exact = estimator.exact_rows(stage)
     if exact is not None:

@@ -65,8 +65,13 @@ class Estimator(ABC):
     num_batches = NUM_BATCHES  # that are kept apart
 
     def __init__(self, family: ScoreFamily, probe: Probe, seed: int, level_law: Tensor):
-        self.family, self.probe, self.seed = family, probe, seed
+        self.family, self.probe = family, probe
         self._cumulative = torch.cumsum(level_law / level_law.sum(), dim=0)
+        self.reseed(seed)
+
+    def reseed(self, seed: int) -> None:
+        """Draw networks of this seed from now on."""
+        self.seed = seed
         self._starts = [numpy_stream(seed, 1, batch).random() for batch in range(NUM_BATCHES)]
 
     def stack_size(self, asked: int | None = None) -> int:

@@ -126,7 +126,9 @@ class MatrixFree:
             self._refuse(f"the energies of {name}, but those of {', '.join(self.energies)}")
         return self.energies[name][:, list(self.channels)].flatten(1)
 
-    def directions(self, shape: tuple[int, ...], tolerance: float, known: bool) -> NoReturn:
+    def directions(
+        self, shape: tuple[int, ...], tolerance: float, known: bool, first_order: bool
+    ) -> NoReturn:
         self._refuse("all its directions, but those at the ends: geometry.end('preferred')")
 
     def end(self, side: str, count: int) -> End:

@@ -100,7 +100,7 @@ class Geometry:
     moments: Dense | MatrixFree
     shape: tuple[int, ...]
     provenance: Provenance
-    _directions: dict[float, Directions] = field(default_factory=dict, init=False)
+    _directions: dict[tuple[float, bool], Directions] = field(default_factory=dict, init=False)
 
     def __repr__(self) -> str:
         """Short, for people.
@@ -246,14 +246,26 @@ class Geometry:
         A direction counts as resolved if its angle is sure to `tolerance` radians; by default
         the tolerance that the estimate was asked for, or 0.1.
         """
+        return self._find_directions(tolerance, first_order=False)
+
+    def data_directions(self) -> Directions:
+        """The same directions, in the clusters that data along a direction are drawn in.
+
+        They differ in how they are gathered: by angles of first order, which in a crowd are too
+        small to be errors. Data and the experiments on them are named after these clusters, so
+        that they must not change when it is better known how sure an angle is.
+        """
+        return self._find_directions(None, first_order=True)
+
+    def _find_directions(self, tolerance: float | None, first_order: bool) -> Directions:
         if tolerance is None:
             tolerance = self.provenance.tolerance or DEFAULT_TOLERANCE
-        check_number("the tolerance, an angle in radians,", tolerance, 0)
-        if tolerance not in self._directions:
-            self._directions[tolerance] = self.moments.directions(
-                self.shape, tolerance, self.errors_unknown is None
+        tolerance = check_number("the tolerance, an angle in radians,", tolerance, 0)
+        if (key := (tolerance, first_order)) not in self._directions:
+            self._directions[key] = self.moments.directions(
+                self.shape, tolerance, self.errors_unknown is None, first_order
             )
-        return self._directions[tolerance]
+        return self._directions[key]
 
     def end(self, side: str, count: int = 8) -> End:
         """Up to `count` directions at the `"avoided"` or the `"preferred"` end, outermost first.

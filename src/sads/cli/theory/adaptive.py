@@ -42,12 +42,18 @@ def run(
     as_json: AsJson = False,
 ) -> None:
     """Figure 9: the geometry along the forward process from one image."""
+    from sads.data.spec import DataSpec
     from sads.experiments.figures.fig9 import compute_adaptation
 
     folder = new_folder(out, "adaptive", files_of("adaptive"))
     score_family = read_family(family, shape, option)
     images = read_dataset(
-        image, score_family.shape, None, resize=True, value_range=value_range, layout=layout
+        image,
+        score_family.shape,
+        None,
+        resize=DataSpec.parse(image).kind == "images",
+        value_range=value_range,
+        layout=layout,
     ).samples
     with progress_bar("networks", "error {:.1%}", quiet=as_json) as progress:
         adaptation = compute_adaptation(

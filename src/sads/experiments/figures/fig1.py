@@ -95,7 +95,7 @@ def draw(context: Context) -> Outcome:
 def coordinates(geometry: Geometry, end: str, store: Store, record: Record) -> Tensor:
     """Samples in the coordinates of their three directions, and how far they are off, (N, 4)."""
     seed = seed_of(record.cell, "directions")
-    span = sphere_directions(geometry.directions(), end, seed).flatten(1)  # (3, D)
+    span = sphere_directions(geometry.data_directions(), end, seed).flatten(1)  # (3, D)
     y = store.samples(record).double().flatten(1)
     inside = y @ span.T
     off = (y - inside @ span).norm(dim=1, keepdim=True)

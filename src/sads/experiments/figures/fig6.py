@@ -1,8 +1,9 @@
 """Figure 6: MSW2 of models trained on data along the eigenvectors of four architectures.
 
-Appendix A takes eigenvectors number 0, 31, 63, ... 255. Only a direction that the certificate
-resolves is a direction of the architecture; where it is one of a cluster, what is certified is the
-cluster's subspace, and every seed trains on another vector of it.
+Appendix A takes eigenvectors number 0, 31, 63, ... 255. Only a direction that is resolved is a
+direction of the architecture; where it is one of a cluster, every seed trains on another vector of
+the cluster's span. Clusters are those of `Geometry.data_directions`, after which cells are named; a
+note says where the certificate is less sure.
 """
 
 from collections.abc import Mapping, Sequence
@@ -101,7 +102,7 @@ Done = Mapping[tuple[int, int], Record]
 def panel_cells(context: Context, panel: str) -> dict[tuple[int, int], Cell]:
     """By seed and rank, seed by seed, so that an unfinished sweep covers all ranks."""
     chosen = COLUMNS[context.scale][panel]
-    directions = context.geometry(GeometrySpec.of(chosen)).directions()
+    directions = context.geometry(GeometrySpec.of(chosen)).data_directions()
     return {
         (seed, rank): cell_of(
             chosen,
@@ -133,7 +134,7 @@ def draw(context: Context) -> Outcome:
             notes.append(f"{panel}: no cell is finished")
             continue
         geometry = context.geometry(GeometrySpec.of(COLUMNS[context.scale][panel]))
-        directions = geometry.directions()
+        directions = geometry.data_directions()
         ranks = sorted({rank for _, rank in done})
         rows = [_row(panel, rank, done, directions) for rank in ranks]
         table += rows
@@ -141,6 +142,7 @@ def draw(context: Context) -> Outcome:
         pictures[panel] = plot_panel(geometry, directions, rows)
         notes += note_cells(done.values(), len(chosen), context.layers, panel)
         notes += note_states(done.values(), panel)
+        notes += _note_doubtful(panel, ranks, geometry)
     return Outcome(pictures, table, context.tested(claims), notes)
 
 
@@ -156,6 +158,19 @@ def _row(panel: str, rank: int, done: Done, directions: Directions) -> Point:
         ascent=mean_known(r.last.ascent_msw2 for r in records),
         **score_cells([r.last for r in records], "msw2"),
     )
+
+
+def _note_doubtful(panel: str, ranks: Sequence[int], geometry: Geometry) -> list[str]:
+    """Which directions that were trained along as individual ones are not that sure."""
+    drawn, certified = geometry.data_directions(), geometry.directions()
+    doubtful = [r for r in ranks if drawn.cluster_of(r) is None and not certified.resolved[r]]
+    if not doubtful:
+        return []
+    angles = ", ".join(f"u_{r + 1} {certified.angle_errors[r]:.2g}" for r in doubtful)
+    return [
+        f"{panel}: trained along as individual directions, by angles of first order, but not sure "
+        f"to {certified.tolerance:g} rad; their angle errors: {angles}"
+    ]
 
 
 def judge_panel(panel: str, done: Done, directions: Directions) -> Claim:
