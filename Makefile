@@ -3,7 +3,7 @@ PYTHON ?= python3.11
 BIN := .venv/bin
 STAMP := .venv/.installed
 
-.PHONY: demo test check browser docs dist clean
+.PHONY: demo test tests check lint types browser docs dist clean
 
 $(STAMP): pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
@@ -17,7 +17,11 @@ demo: $(STAMP)
 	@echo "Open out/iddpm/directions.png, out/dit-2/directions.png and"
 	@echo "out/digits/practice-digits-brief-samples.png"
 
-test: check
+# Types are checked, in one process, while the tests run.
+test: lint
+	$(MAKE) --jobs=2 types tests
+
+tests: $(STAMP)
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist worksteal
 
 # Chromium, for the tests that open reports in it; without it they are skipped.
@@ -25,11 +29,15 @@ browser:
 	command -v chromium || command -v chromium-browser || command -v google-chrome || \
 		(apt-get update -qq && apt-get install -y -qq --no-install-recommends chromium)
 
-check: $(STAMP)
+check: lint types
+
+lint: $(STAMP)
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
-	$(BIN)/mypy
 	$(BIN)/lint-imports --no-logo
+
+types: $(STAMP)
+	$(BIN)/mypy
 
 docs: $(STAMP)
 	$(BIN)/mkdocs build --strict --quiet

@@ -35,7 +35,10 @@ class Sads:
 
 @pytest.fixture
 def command(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    hasty_pictures: None,
 ) -> Sads:
     monkeypatch.chdir(tmp_path)
     return Sads(capsys, monkeypatch)

@@ -18,7 +18,11 @@ signal.signal(signal.SIGINT, _interrupt)
 # Workers of pytest-xdist are told a width, by which tables would be folded.
 os.environ.pop("COLUMNS", None)
 
-pytest_plugins = ["browsing", "commands", "killing"]
+pytest_plugins = ["browsing", "commands", "killing", "pictures"]
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    items.sort(key=lambda item: item.get_closest_marker("long") is None)
 
 
 @pytest.fixture(scope="module")

@@ -19,6 +19,7 @@ SMALL = ["--family", "cnn", "--shape", "1x8x8", "--networks", "64"]
 TINY = [*TRAINING, "--networks", "32"]
 
 
+@pytest.mark.pictures
 def test_align_writes_numbers_a_picture_and_a_rotation(command: Sads, tmp_path: Path) -> None:
     out = command.succeed("align", "digits", *SMALL, "--out", "a")
     for words in ("alpha", "share", "most avoided tenth", "best expected first", "as it is"):
@@ -62,6 +63,7 @@ def test_align_with_a_geometry_file_and_json(command: Sads) -> None:
     assert sads.load_rotation("a/rotation.safetensors").kind == "share:0.5"
 
 
+@pytest.mark.pictures
 def test_align_of_odd_data(command: Sads) -> None:
     """One image, a constant pixel, copies: numbers, or null where nothing can be said."""
     digit = sads.load_images("digits", limit=1).numpy()

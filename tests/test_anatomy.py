@@ -297,6 +297,7 @@ class TestKeptWeights:
 
 
 class TestCommands:
+    @pytest.mark.pictures
     def test_a_run_is_taken_apart(self, command: Sads, tmp_path: Path) -> None:
         run = _run(command, tmp_path)
         command.succeed("sample", run, "--samples", "60", "--steps", "5")

@@ -1,7 +1,9 @@
 """The atlas: published sizes, profiles against bases, and a command that goes on where it was."""
 
 import dataclasses
+import fcntl
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -108,6 +110,7 @@ def test_profiles_are_means_of_energies_along_bases(tiny: None, name: str) -> No
         assert (curve.places.diff() > 0).all()
 
 
+@pytest.mark.pictures
 def test_the_command_computes_skips_and_adds_networks(
     tiny: None, command: Sads, tmp_path: Path
 ) -> None:
@@ -165,3 +168,12 @@ def test_bad_input_is_one_line(tiny: None, command: Sads, tmp_path: Path) -> Non
     (tmp_path / "b" / "tiny.json").write_text('{"name": 3}')
     assert "not an entry of the atlas" in command.fail("atlas", "--page", "--out", "b")
     assert "source" in command.succeed("atlas", "--list")
+
+
+def test_a_folder_in_use_is_one_line(tiny: None, command: Sads, tmp_path: Path) -> None:
+    (tmp_path / "a").mkdir()
+    other = os.open(tmp_path / "a", os.O_RDONLY)
+    fcntl.flock(other, fcntl.LOCK_EX)
+    said = command.fail("atlas", "tiny", "--out", "a")
+    os.close(other)
+    assert said.startswith("error: another command is writing to a")

@@ -13,7 +13,7 @@ import pytest
 from PIL import Image
 
 import sads
-from sads.cli.main import main
+from commands import Sads
 
 TINY = ["-o", "channels=4", "-o", "depth=1", "--shape", "1x6x6"]
 NETWORK = """
@@ -28,22 +28,9 @@ class Net(nn.Module):
 """
 
 
-def run(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, *arguments: str
-) -> tuple[int, str, str]:
-    monkeypatch.setattr(sys, "argv", ["sads", *arguments])
-    with pytest.raises(SystemExit) as exit_:
-        main()
-    captured = capsys.readouterr()
-    return int(exit_.value.code or 0), captured.out, captured.err
-
-
-def test_geometry_prints_a_table_and_writes_its_results(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    status, out, _ = run(
-        capsys, monkeypatch, "geometry", "cnn", *TINY, "--networks", "64", "--out", str(tmp_path)
-    )
+@pytest.mark.pictures
+def test_geometry_prints_a_table_and_writes_its_results(command: Sads, tmp_path: Path) -> None:
+    status, out, _ = command("geometry", "cnn", *TINY, "--networks", "64", "--out", str(tmp_path))
     assert status == 0
     for words in ("dimension", "36", "condition number", "effective rank", "resolved directions"):
         assert words in out
@@ -58,11 +45,9 @@ def test_geometry_prints_a_table_and_writes_its_results(
     assert not [p for p in tmp_path.iterdir() if p.name.startswith(".")]
 
 
-def test_geometry_as_json(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_geometry_as_json(command: Sads, tmp_path: Path) -> None:
     arguments = ["--networks", "32", "--seed", "7", "--json", "--out", str(tmp_path)]
-    status, out, _ = run(capsys, monkeypatch, "geometry", "cnn", *TINY, *arguments)
+    status, out, _ = command("geometry", "cnn", *TINY, *arguments)
     assert status == 0
     values = json.loads(out)["values"]
     family = sads.family("cnn", (1, 6, 6), channels=4, depth=1)
@@ -70,15 +55,11 @@ def test_geometry_as_json(
     assert values == pytest.approx(expected.tolist())
 
 
-def test_a_network_from_a_file_and_images_from_another(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_a_network_from_a_file_and_images_from_another(command: Sads, tmp_path: Path) -> None:
     (tmp_path / "net.py").write_text(NETWORK)
     images = np.random.default_rng(0).integers(0, 256, (3, 1, 4, 4), dtype=np.uint8)
     np.savez(tmp_path / "images.npz", images=images)
-    status, out, err = run(
-        capsys,
-        monkeypatch,
+    status, out, err = command(
         "geometry",
         f"{tmp_path}/net.py:Net",
         "--shape",
@@ -101,10 +82,8 @@ def test_a_network_from_a_file_and_images_from_another(
     assert provenance["family"]["options"] == {"width": 5}
 
 
-def test_families_lists_the_presets(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    status, out, _ = run(capsys, monkeypatch, "families", "--json")
+def test_families_lists_the_presets(command: Sads) -> None:
+    status, out, _ = command("families", "--json")
     assert status == 0
     rows = json.loads(out)
     assert {(r["family"], r["shape"]): r["parameters"] for r in rows}["iddpm", "1x16x16"] == 381_121
@@ -112,11 +91,10 @@ def test_families_lists_the_presets(
 
 @pytest.mark.parametrize("arguments", [("--help",), ("geometry", "--help"), ("families", "--help")])
 def test_help_shows_an_example(
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
+    command: Sads,
     arguments: tuple[str, ...],
 ) -> None:
-    status, out, _ = run(capsys, monkeypatch, *arguments)
+    status, out, _ = command(*arguments)
     assert status == 0
     assert "sads " in out.split("Usage")[1]
 
@@ -149,27 +127,21 @@ def test_help_shows_an_example(
     ],
 )
 def test_misuse_is_one_line_and_status_2(
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
+    command: Sads,
     tmp_path: Path,
     arguments: list[str],
     words: str,
 ) -> None:
-    monkeypatch.chdir(tmp_path)
-    status, out, err = run(capsys, monkeypatch, *arguments)
+    status, out, err = command(*arguments)
     assert status == 2
     assert out == ""
     assert words in err
     assert err.count("\n") == 1
 
 
-def test_unwritable_folder_is_refused_before_any_work(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_unwritable_folder_is_refused_before_any_work(command: Sads, tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    status, _, err = run(
-        capsys,
-        monkeypatch,
+    status, _, err = command(
         "geometry",
         "cnn",
         "--networks",
@@ -181,9 +153,7 @@ def test_unwritable_folder_is_refused_before_any_work(
     assert "cannot write" in err
 
 
-def test_zero_output_layer_is_explained(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_zero_output_layer_is_explained(command: Sads, tmp_path: Path) -> None:
     zeroed = NETWORK + "\ndef build():\n    net = Net()\n    nn.init.zeros_(net.out.weight)\n"
     (tmp_path / "zero.py").write_text(zeroed + "    nn.init.zeros_(net.out.bias)\n    return net\n")
     arguments = [
@@ -196,10 +166,10 @@ def test_zero_output_layer_is_explained(
         "--out",
         str(tmp_path),
     ]
-    status, _, err = run(capsys, monkeypatch, *arguments)
+    status, _, err = command(*arguments)
     assert status == 2
     assert "--zero-readout default" in err
-    status, _, _ = run(capsys, monkeypatch, *arguments, "--zero-readout", "default")
+    status, _, _ = command(*arguments, "--zero-readout", "default")
     assert status == 0
 
 
@@ -217,11 +187,14 @@ def test_ctrl_c_keeps_a_valid_geometry(tmp_path: Path) -> None:
         "--out",
         str(tmp_path),
     ]
-    environment = {**os.environ, "PYTHONPATH": str(Path(sads.__file__).parents[1])}
+    source = str(Path(sads.__file__).parents[1])
+    environment = {**os.environ, "PYTHONPATH": source, "SADS_CHECKPOINT_SECONDS": "0.02"}
     process = subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True)
-    time.sleep(12)
+    while not (tmp_path / "geometry.partial.safetensors").exists():  # some networks are drawn
+        assert process.poll() is None
+        time.sleep(0.05)
     process.send_signal(signal.SIGINT)
-    _, err = process.communicate(timeout=60)
+    _, err = process.communicate(timeout=300)
     assert process.returncode == 130
     assert "kept the" in err
     geometry = sads.load_geometry(tmp_path / "geometry.safetensors")

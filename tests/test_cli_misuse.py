@@ -5,8 +5,6 @@ Also what a command finds in the folder that it is to write to, and leaves as it
 
 import json
 import os
-import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -14,7 +12,7 @@ import pytest
 import torch
 
 import sads
-from sads.cli.main import main
+from commands import Sads
 from sads.experiments.page import Summary, write_page
 from sads.experiments.reproduction import refuse_others_files
 
@@ -23,23 +21,6 @@ ONE = "rank-one:dct:1"
 NUMBER = "valid integer"
 POSITIVE = "greater than or equal to 1"
 LONG = "x" * 5000
-Command = Callable[..., tuple[int, str, str]]
-
-
-@pytest.fixture
-def command(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> Command:
-    monkeypatch.chdir(tmp_path)
-
-    def run(*arguments: object) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["sads", *map(str, arguments)])
-        with pytest.raises(SystemExit) as exit_:
-            main()
-        captured = capsys.readouterr()
-        return int(exit_.value.code or 0), captured.out, captured.err
-
-    return run
 
 
 @pytest.fixture(scope="module")
@@ -220,7 +201,7 @@ MISUSE: list[tuple[list[str], str]] = [
 
 @pytest.mark.parametrize(("arguments", "words"), MISUSE)
 def test_one_line_and_status_2(
-    command: Command, place: Path, arguments: list[str], words: str
+    command: Sads, place: Path, arguments: list[str], words: str
 ) -> None:
     before = sorted(place.rglob("*"))
     status, out, err = command(*arguments)
@@ -233,14 +214,14 @@ def test_one_line_and_status_2(
 
 
 @pytest.mark.parametrize("arguments", [(), ("theory",)])
-def test_alone_it_is_help(command: Command, arguments: tuple[str, ...]) -> None:
+def test_alone_it_is_help(command: Sads, arguments: tuple[str, ...]) -> None:
     status, out, err = command(*arguments)
     assert (status, err) == (0, "")
     assert "Usage:" in out
     assert "error:" not in out
 
 
-def test_odd_names_are_printed_on_one_line(command: Command, tmp_path: Path) -> None:
+def test_odd_names_are_printed_on_one_line(command: Sads, tmp_path: Path) -> None:
     name = "näme \n\x1b[31m'"
     status, out, _ = command("geometry", "cnn", *CNN, "--networks", 16, "--out", name)
     assert status == 0
@@ -252,7 +233,7 @@ def test_odd_names_are_printed_on_one_line(command: Command, tmp_path: Path) -> 
 class TestNothingIsLost:
     """A result never overwrites another one, nor a file that is not its own."""
 
-    def run_all(self, command: Command, out: list[str]) -> dict[str, tuple[int, str, str]]:
+    def run_all(self, command: Sads, out: list[str]) -> dict[str, tuple[int, str, str]]:
         tiny = ["cnn", *CNN, "--networks", "16"]
         return {
             name: command(*arguments, *out)
@@ -276,7 +257,7 @@ class TestNothingIsLost:
             }.items()
         }
 
-    def test_in_a_folder_of_the_users(self, command: Command, place: Path) -> None:
+    def test_in_a_folder_of_the_users(self, command: Sads, place: Path) -> None:
         """Files of the same name are refused, others are left alone."""
         folder = place / "mine"
         (folder / ".sads").write_text("mine")
@@ -306,7 +287,7 @@ class TestNothingIsLost:
         ],
     )
     def test_files_and_links_that_have_the_name(
-        self, command: Command, place: Path, name: str, arguments: list[str]
+        self, command: Sads, place: Path, name: str, arguments: list[str]
     ) -> None:
         (place / "mine" / name).symlink_to("nowhere")
         status, _, err = command(*arguments, "--out", "mine")
@@ -315,7 +296,7 @@ class TestNothingIsLost:
         assert os.readlink(place / "mine" / name) == "nowhere"
         assert len(list((place / "mine").iterdir())) == 2
 
-    def test_by_default_a_new_folder(self, command: Command, place: Path) -> None:
+    def test_by_default_a_new_folder(self, command: Sads, place: Path) -> None:
         for _ in range(2):
             assert all(status == 0 for status, _, _ in self.run_all(command, []).values())
         found = sorted(str(p.parent.relative_to(place)) for p in place.rglob("*.json"))
@@ -356,9 +337,7 @@ class TestNothingIsLost:
 
 
 @pytest.mark.parametrize(("limit", "settled"), [(64, False), (4096, True)])
-def test_a_tolerance_that_is_not_reached_is_said(
-    command: Command, limit: int, settled: bool
-) -> None:
+def test_a_tolerance_that_is_not_reached_is_said(command: Sads, limit: int, settled: bool) -> None:
     """A linear map of four numbers: outer products need many networks to tell its directions."""
     Path("net.py").write_text(
         "import torch\n"

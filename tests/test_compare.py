@@ -85,6 +85,7 @@ def test_what_does_not_compare_is_refused() -> None:
         sads.compare(small, large, names=["a"])
 
 
+@pytest.mark.pictures
 def test_the_command(command: Sads, tmp_path: Path) -> None:
     options = ("--shape", "1x8x8", "--networks", 32)
     printed = command.succeed("compare", "cnn", "mlp", *options, "--out", "c", "--json")

@@ -20,8 +20,9 @@ from torch import Tensor
 
 import sads
 from sads.estimates import Estimate, batch_error, batch_skewness, skew_factor
-from sads.geometry.directions import _pushed, find_directions
+from sads.geometry.directions import find_directions
 from sads.geometry.lift import Lift
+from sads.geometry.repulsion import pushed
 
 STUDENT = float(stats.t(15).ppf(0.975))
 FIRST_SEED = 1000  # the constants of the rules were chosen on seeds below this
@@ -124,9 +125,9 @@ def test_noise_pushes_two_eigenvalues_apart() -> None:
     """Far apart it is the perturbation of second order; two that are equal come from one."""
     variance = torch.tensor([[0.0, 1e-4], [1e-4, 0.0]], dtype=torch.float64)
     far = torch.tensor([4.0, 1.0], dtype=torch.float64)
-    assert torch.allclose(_pushed(far, variance), torch.tensor([1.0, -1.0]).double() * 1e-4 / 3)
+    assert torch.allclose(pushed(far, variance), torch.tensor([1.0, -1.0]).double() * 1e-4 / 3)
     close = torch.tensor([1.01, 0.99], dtype=torch.float64)  # nearer than sqrt(8) standard errors
-    assert torch.allclose(close - _pushed(close, variance), torch.ones(2).double(), atol=1e-3)
+    assert torch.allclose(close - pushed(close, variance), torch.ones(2).double(), atol=1e-3)
 
 
 def test_noise_spreads_equal_eigenvalues_as_marchenko_and_pastur_say() -> None:
@@ -135,11 +136,11 @@ def test_noise_spreads_equal_eigenvalues_as_marchenko_and_pastur_say() -> None:
     x = torch.randn(networks, size, generator=torch.Generator().manual_seed(0)).double()
     values = torch.linalg.eigvalsh(x.T @ x / networks).flip(0)
     variance = values[:, None] * values / networks
-    pushed = _pushed(values, variance.fill_diagonal_(0))
+    moved = pushed(values, variance.fill_diagonal_(0))
     c = math.sqrt(size / networks)
     assert float(values[0]) == pytest.approx((1 + c) ** 2, rel=0.03)
-    assert float(pushed[0]) == pytest.approx((1 + c) ** 2 - 1, rel=0.25)
-    assert float(pushed[-1]) == pytest.approx((1 - c) ** 2 - 1, rel=0.25)
+    assert float(moved[0]) == pytest.approx((1 + c) ** 2 - 1, rel=0.25)
+    assert float(moved[-1]) == pytest.approx((1 - c) ** 2 - 1, rel=0.25)
 
 
 @pytest.mark.parametrize(
@@ -190,6 +191,7 @@ def benchmark_module() -> ModuleType:
     return module
 
 
+@pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("network", "probe", "estimator", "networks", "known"),

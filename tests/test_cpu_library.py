@@ -97,9 +97,7 @@ def plant(folder: Path, marker: Path) -> Path:
     made = folder.parent / "evil.so"
     subprocess.run(["cc", "-shared", "-fPIC", str(source), "-o", str(made)], check=True)
     content = made.read_bytes()
-    key = library.digest(
-        "\n".join([library.SOURCE.read_text(), *library.FLAGS, library._processor()]).encode()
-    )
+    key = library._key()
     folder.mkdir(exist_ok=True)
     planted = folder / f"kernels-{key[:16]}-{library.digest(content)[:32]}.so"
     planted.write_bytes(content)

@@ -169,6 +169,7 @@ def test_the_scheduler_says_what_is_predicted(
     [
         ({"_class_name": "EDMEulerScheduler", "sigma_schedule": "exponential"}, "spaces its"),
         ({"beta_schedule": ["linear"]}, "the schedule is linear"),
+        ({"rescale_betas_zero_snr": True}, "noise alone"),
     ],
 )
 def test_levels_that_are_not_known_are_said(tmp_path: Path, scheduler: Any, note: str) -> None:
@@ -183,6 +184,54 @@ def test_levels_are_those_of_the_scheduler_itself(tmp_path: Path) -> None:
     sigmas = diffusers.FlowMatchEulerDiscreteScheduler(shift=3.0).sigmas.flip(0)
     assert torch.allclose(ours.sigma.float(), sigmas, atol=1e-6)
     assert torch.allclose(ours.network_time(torch.arange(1000)), 1000 * sigmas, atol=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("config", "scheduler"),
+    [
+        (UNET, diffusers.DDPMScheduler(num_train_timesteps=300)),
+        (SD3, diffusers.FlowMatchEulerDiscreteScheduler(num_train_timesteps=4000)),
+    ],
+)
+def test_networks_get_the_times_that_they_were_trained_with(
+    tmp_path: Path, config: Any, scheduler: Any
+) -> None:
+    given = {"_class_name": type(scheduler).__name__, **scheduler.config}
+    family = sads.family(folder(tmp_path, config, given))
+    network = family.build()
+    seen: list[torch.Tensor] = []
+    network.model.forward = lambda x, timestep, **_: (seen.append(timestep), (x,))[1]
+    levels = torch.tensor([0, 7, family.schedule.num_levels - 1])
+    network(torch.zeros(3, *family.shape), family.schedule.network_time(levels))
+    expected = scheduler.timesteps.flip(0)[levels].float()
+    assert torch.allclose(seen[0], expected, rtol=1e-5)
+    described = family.describe()["options"]
+    assert described["time_scale"] == family.schedule.num_levels / 1000
+    usual = sads.family(folder(tmp_path, UNET, {"num_train_timesteps": 1000}))
+    assert "time_scale" not in usual.describe()["options"]
+
+
+LEARNED = {**UNET, "time_embedding_type": "learned", "num_train_timesteps": 1000}
+PIXART = {
+    "_class_name": "PixArtTransformer2DModel",  # moves activations to where a parameter is
+    **TOKENS,
+    "in_channels": 4,
+    "out_channels": 4,
+    "cross_attention_dim": 16,
+    "caption_channels": 12,
+    "patch_size": 2,
+}
+
+
+@pytest.mark.parametrize("config", [LEARNED, PIXART])
+def test_models_with_habits_of_their_own_are_drawn_layer_by_layer(
+    tmp_path: Path, config: Any
+) -> None:
+    family = sads.family(folder(tmp_path, config))
+    whole, streamed = (sads.estimate_geometry(family, 4, streaming=s) for s in (False, True))
+    assert whole.estimator == streamed.estimator == "integrated"
+    assert whole.provenance.notes == streamed.provenance.notes
+    assert (whole.factors - streamed.factors).abs().max() < 1e-5 * whole.factors.abs().max()
 
 
 @pytest.mark.parametrize("config", [UNET, CROSS, SD3])

@@ -53,6 +53,7 @@ def same_weights(a: Path, b: Path) -> bool:
     return all(torch.equal(first[key], second[key]) for key in first)
 
 
+@pytest.mark.pictures
 def test_train_sample_evaluate(command: Sads, tmp_path: Path) -> None:
     out = command.succeed("train", "mlp", DATA, *TINY, "--out", "run")
     for words in ("updates", "6  (given)", "vector 5 of the dct basis", "loss"):
@@ -257,6 +258,7 @@ def test_help_shows_examples(command: Sads, name: str) -> None:
     assert f"sads {name} runs" in out or f"sads {name} iddpm" in out
 
 
+@pytest.mark.pictures
 def test_lines_and_your_own_network(command: Sads) -> None:
     Path("net.py").write_text(
         "from torch import nn\n"

@@ -2,6 +2,7 @@
 
 import json
 import math
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -170,12 +171,16 @@ def test_files_of_other_versions_are_read(geometry: sads.Geometry, tmp_path: Pat
     said = json.loads(metadata["provenance"])
     older = "family fingerprint probe estimator readout response zero_readout symmetries notes "
     older += "versions tolerance interrupted draws seconds"  # those of version 0.1.0
-    assert set(said) == set(older.split())
+    assert set(said) == {*older.split(), "processor_seconds", "memory"}
     assert said["draws"] == [[1, 0, 64]]
     assert said["symmetries"] == list(geometry.provenance.symmetries)
     metadata["provenance"] = json.dumps({**said, "phase of the moon": "full"})
     save_file(tensors, path, metadata)
     assert sads.load_geometry(path).provenance == geometry.provenance
+    metadata["provenance"] = json.dumps({name: said[name] for name in older.split()})
+    save_file(tensors, path, metadata)
+    read = sads.load_geometry(path).provenance
+    assert read == replace(geometry.provenance, processor_seconds=None, memory=0)
 
 
 def test_directions_are_eigenvectors(geometry: sads.Geometry) -> None:

@@ -18,9 +18,9 @@ import pytest
 import torch
 
 import sads
+from commands import Sads
 from killing import disturb, finish, run_command, start
 from sads.cli import folders
-from sads.cli.main import main
 from sads.errors import CheckpointError, ExperimentError, InterruptedEstimate, OutputError
 from sads.experiments.run import get_geometry
 from sads.experiments.spec import FamilySpec, GeometrySpec
@@ -46,31 +46,16 @@ def interrupt_after(count: int, number: int = signal.SIGINT) -> Callable[..., No
 
 
 @pytest.fixture
-def command(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> Callable[..., tuple[int, str, str]]:
-    def run(*arguments: object) -> tuple[int, str, str]:
-        monkeypatch.chdir(tmp_path)
-        monkeypatch.setattr(sys, "argv", ["sads", *map(str, arguments)])
-        with pytest.raises(SystemExit) as exit_:
-            main()
-        captured = capsys.readouterr()
-        return int(exit_.value.code or 0), captured.out, captured.err
-
-    return run
-
-
-@pytest.fixture
 def interrupted(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every estimate gets SIGTERM after its first stack of networks."""
-    original = estimate._grams
+    original = estimate.draw_grams
 
     def grams(*arguments: object) -> object:
         for result in original(*arguments):  # type: ignore[arg-type]
             yield result
             signal.raise_signal(signal.SIGTERM)
 
-    monkeypatch.setattr(estimate, "_grams", grams)
+    monkeypatch.setattr(estimate, "draw_grams", grams)
 
 
 class TestEstimates:
@@ -162,7 +147,7 @@ class TestEstimates:
 @posix
 @pytest.mark.usefixtures("interrupted")
 class TestOnlyGeometryKeepsAPart:
-    def test_geometry_keeps_it_and_goes_on(self, command, tmp_path, monkeypatch):
+    def test_geometry_keeps_it_and_goes_on(self, command: Sads, tmp_path, monkeypatch):
         arguments = ("geometry", "cnn", *CNN, "--networks", "300", "--out", "results")
         status, out, err = command(*arguments)
         assert status == 143
@@ -197,13 +182,13 @@ class TestOnlyGeometryKeepsAPart:
             ["theory", "propositions"],
         ],
     )
-    def test_others_stop_and_leave_nothing(self, command, tmp_path, arguments):
+    def test_others_stop_and_leave_nothing(self, command: Sads, tmp_path, arguments):
         status, out, err = command(*arguments)
         assert (status, out) == (143, "")
         assert err.splitlines()[-1].startswith("interrupted: nothing was kept; run it again with: ")
         assert list(tmp_path.iterdir()) == []
 
-    def test_reproduce_keeps_no_part(self, command, tmp_path):
+    def test_reproduce_keeps_no_part(self, command: Sads, tmp_path):
         status, _, err = command("reproduce", "fig2", "--only", "canonical", "--workers", "1")
         assert status == 143
         assert err.splitlines()[-1].startswith("interrupted: what is finished is in ")
@@ -259,7 +244,7 @@ class TestStore:
     ) -> None:
         """As `sads reproduce` does after a kill; a damaged part is thrown away."""
         spec, store = replace(self.SPEC, num_networks=300), Store(tmp_path)
-        original, stacks = estimate._grams, []
+        original, stacks = estimate.draw_grams, []
 
         def count(*arguments: object, stop: bool) -> object:
             for result in original(*arguments):  # type: ignore[arg-type]
@@ -270,7 +255,7 @@ class TestStore:
 
         def drawn(stop: bool = False) -> int:
             stacks.clear()
-            monkeypatch.setattr(estimate, "_grams", partial(count, stop=stop))
+            monkeypatch.setattr(estimate, "draw_grams", partial(count, stop=stop))
             if stop:
                 with pytest.raises(InterruptedEstimate):
                     get_geometry(spec, store)

@@ -199,7 +199,9 @@ def test_the_league_is_a_figure() -> None:
     assert all_figures()["league"].panels == ("cnn", "dit", "iddpm")
 
 
+@pytest.mark.long
 @pytest.mark.slow
+@pytest.mark.pictures
 def test_a_small_league_is_played_to_the_end(command: Sads, tmp_path: Path) -> None:
     """Cells, predictors, table, picture; digits only, so that there is nothing to judge."""
     command.succeed("reproduce", "league", "--scale", "smoke", "--workers", 1, "--out", "here")
@@ -327,6 +329,7 @@ RANK = ("rank", "digits", "--families", "cnn", "--networks", 16, "--samples", 10
 RANK = (*RANK, "--predictors", "alpha,kernel", "--rotations", "identity,min")
 
 
+@pytest.mark.pictures
 def test_the_command_prints_a_table(command: Sads, tmp_path: Path) -> None:
     league = write_league(tmp_path / "league.json", right=True)
     out = command.succeed(*RANK, "--league", league, "--out", "here")

@@ -1,5 +1,6 @@
 """Memory is forecast before it is used, and what cannot fit is refused in one line."""
 
+import os
 import subprocess
 import sys
 
@@ -28,6 +29,7 @@ def own():
 family = {FAMILY}
 geometry = sads.estimate_geometry(family, {NETWORKS}, forecast=said.append)
 geometry.directions()
+geometry.save({PATH})
 status = dict(line.split(":", 1) for line in open("/proc/self/status"))
 print(said[0].total / 1024, status["VmHWM"].split()[0])  # ru_maxrss would be the parent's, too
 """
@@ -43,12 +45,52 @@ print(said[0].total / 1024, status["VmHWM"].split()[0])  # ru_maxrss would be th
         ("own()", 128),
     ],
 )
-def test_the_forecast_agrees_with_what_a_process_took(family, networks):
+def test_the_forecast_agrees_with_what_a_process_took(family, networks, tmp_path):
     code = MEASURE.replace("{FAMILY}", family).replace("{NETWORKS}", str(networks))
+    code = code.replace("{PATH}", repr(str(tmp_path / "geometry.safetensors")))
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=250)
     assert run.returncode == 0, run.stderr
     said, took = map(float, run.stdout.split())
     assert 1 / 1.6 < said / took < 1.6
+
+
+def test_factors_are_made_and_written_one_at_a_time(tmp_path):
+    """Beside sixteen sums, and then factors, some matrices are in memory, and no second sixteen."""
+    code = """
+import torch, sads
+from sads.geometry.moments import Moments, Sums
+class Same:
+    lift = sads.geometry.lift.Lift.trivial(1024)
+    def factor(self, gram): return gram
+gram = torch.eye(1024).double()
+moments = Moments(1, Sums((1,) * 16, tuple(gram.clone() for _ in range(16)), 16, 16), ())
+def reset(): open("/proc/self/clear_refs", "w").write("5")
+def peak(): return int(dict(x.split(":", 1) for x in open("/proc/self/status"))["VmHWM"].split()[0])
+reset()
+before = peak()
+factors, counts = moments.factors(Same(), last=True)
+made = peak()
+geometry = sads.Geometry.dense(factors, counts, Same.lift, (1024,), sads.Provenance({}, "exact"))
+geometry.save({PATH})
+written = peak()
+loaded = sads.load_geometry({PATH})
+assert torch.equal(loaded.factors, factors)
+print(*((x - before) * 1024 / gram.nbytes for x in (made, written, peak())))
+"""
+    code = code.replace("{PATH}", repr(str(tmp_path / "geometry.safetensors")))
+    run = subprocess.run(
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        timeout=250,
+        # The C library would keep the memory of matrices as small as these.
+        env={**os.environ, "MALLOC_MMAP_THRESHOLD_": "1000000"},
+    )
+    assert run.returncode == 0, run.stderr
+    made, written, loaded = map(float, run.stdout.split())
+    assert made < 4
+    assert written < 4
+    assert loaded < 16 + 7  # the loaded factors, and work on one
 
 
 COMMANDS = [  # what no machine can hold or count to, what is said about it

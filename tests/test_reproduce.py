@@ -18,9 +18,10 @@ from sads.diffusion.anatomy import DenoisingError
 from sads.estimates import Estimate
 from sads.experiments.figures import all_figures, fig2, fig6, fig7, fig8, practice, rotated_images
 from sads.experiments.figures.figure import SCALES, Context, note_cells
+from sads.experiments.figures.practice import arms
 from sads.experiments.page import describe_claim
 from sads.experiments.records import Facts, Record
-from sads.experiments.spec import PAPER, FamilySpec
+from sads.experiments.spec import COMMON, PAPER, FamilySpec
 from sads.experiments.store import Store
 from sads.experiments.verdict import correct
 from sads.metrics.baselines import Baselines, Distance
@@ -147,8 +148,9 @@ class TestPaperScale:
     """Table 1 and Appendix A, to the letter."""
 
     def test_rank_one(self):
-        assert fig6.RANKS["paper"] == (0, 31, 63, 95, 127, 159, 191, 223, 255)
-        for panel, column in fig6.PAPER.items():
+        ranks = fig6.PANELS["paper"]["iddpm-nearest"].ranks
+        assert ranks == (0, 31, 63, 95, 127, 159, 191, 223, 255)
+        for panel, column in fig6.TABLE1.items():
             assert (column.num_seeds, column.num_networks) == (5, 1_000_000)
             assert column.training.iterations == (4000 if panel == "dit-4" else 2000)
             assert (column.training.batch_size, column.training.learning_rate) == (1000, 1e-4)
@@ -159,14 +161,24 @@ class TestPaperScale:
     def test_the_ends_of_the_spectrum_are_made_on_request(self, tmp_path):
         """At the paper's full training, with fewer steps of the sampler; nobody waits by chance."""
         for scale in ("laptop", "paper"):
-            column = fig6.COLUMNS[scale][fig6.ENDS]
-            assert column.training == fig6.PAPER["iddpm-nearest"].training
+            column = fig6.PANELS[scale][fig6.ENDS].column
+            assert column.training == fig6.TABLE1["iddpm-nearest"].training
             assert (column.sampling.num_samples, column.sampling.steps) == (10_000, 100)
         context = Context("smoke", Store(tmp_path / "store"), "torch")
         assert fig6.ENDS not in fig6.chosen_panels(context)
         asked = replace(context, only=(fig6.ENDS,))
         assert fig6.chosen_panels(asked) == [fig6.ENDS]
         assert [rank for _, rank in fig6.panel_cells(asked, fig6.ENDS)] == [0, 255]
+
+    def test_common_practice_trains_on_the_same_data(self, tmp_path):
+        context = Context("smoke", Store(tmp_path / "store"), "torch")
+        assert fig6.chosen_panels(context) == list(fig6.TABLE1)
+        asked = replace(context, only=("dit-4-common",))
+        assert fig6.chosen_panels(asked) == ["dit-4-common"]
+        common = fig6.panel_cells(asked, "dit-4-common")
+        paper = fig6.panel_cells(context, "dit-4")
+        assert {cell.practice for cell in common.values()} == {COMMON}
+        assert {key: replace(cell, practice=PAPER) for key, cell in common.items()} == paper
 
     def test_bases_have_all_256_elements(self):
         assert fig2.COLUMNS["paper"].shape == (1, 16, 16)
@@ -194,7 +206,7 @@ class TestPaperScale:
         assert training.learning_rate == 1e-3
 
     def test_every_scale_is_there(self):
-        for settings in (fig2.COLUMNS, fig6.COLUMNS, fig6.RANKS, rotated_images.PANELS):
+        for settings in (fig2.COLUMNS, fig6.PANELS, rotated_images.PANELS):
             assert tuple(settings) == SCALES
 
 
@@ -342,7 +354,7 @@ class TestPractice:
 
     def done(self, seeds=8, constant=100.0):
         noise = np.random.default_rng(1).normal(scale=0.001, size=seeds)
-        practices = zip(self.SW2.values(), practice.TESTED.values(), strict=True)
+        practices = zip(self.SW2.values(), arms.TESTED.values(), strict=True)
         found = {}
         for sw2, way in practices:
             for kind, alpha in self.ROTATIONS.items():
@@ -351,7 +363,7 @@ class TestPractice:
                     made = record(
                         alpha,
                         {400: sw2 + worse + noise[seed]},
-                        practice.rotation_of(kind, seed),
+                        arms.rotation_of(kind, seed),
                         constant=constant,
                     )
                     wrong = DenoisingError(
@@ -416,7 +428,11 @@ class TestPractice:
         cells = practice.panel_cells(context, "digits")
         trainings = {cell.training_hash for cell in cells.values()}
         assert (len(cells), len(trainings)) == (444, 154)
-        brief = practice.panel_cells(context, practice.BRIEF).values()
+        longer = practice.panel_cells(context, arms.LONG).values()
+        assert {c.evaluations for c in longer} == {(400, 1_000, 2_000, 4_000)}
+        assert len({c.training_hash for c in longer}) == 24
+        assert {c.training_hash for c in longer} <= trainings  # the same models, trained on
+        brief = practice.panel_cells(context, arms.BRIEF).values()
         assert len(brief) == 3
         assert {cell.hash for cell in brief} <= {cell.hash for cell in cells.values()}
 
@@ -528,7 +544,7 @@ def test_notes_name_what_is_missing():
 
 
 def test_a_cell_names_its_family():
-    assert str(FamilySpec.of(fig6.PAPER["iddpm-area"])) == "iddpm (area) 1x16x16"
+    assert str(FamilySpec.of(fig6.TABLE1["iddpm-area"])) == "iddpm (area) 1x16x16"
     assert str(FamilySpec.of(fig6.PAPER["dit-4"])) == "dit/4 1x16x16"
 
 

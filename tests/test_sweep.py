@@ -180,6 +180,7 @@ def wait_until(condition, seconds=300):
         time.sleep(0.02)
 
 
+@pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc/self").exists(), reason="finds processes in /proc")
 def test_ten_kills_and_a_dead_worker_change_nothing(tmp_path, processes):
@@ -227,6 +228,7 @@ def test_no_cluster_answers():
 OF_ITS_OWN = "SADS_RAY_TESTS"  # set in the process that Ray has for itself
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_ray_in_a_process_of_its_own():
     """Ray does not always start in a process that has forked, killed and run others before."""

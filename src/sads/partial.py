@@ -8,10 +8,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from safetensors.torch import save_file
-
 from sads.errors import CheckpointError, InvalidArgumentError, printable
 from sads.files import plain, reading, replacing
+from sads.tensorfile import write_tensors
 from sads.untrusted import parse_json
 
 if TYPE_CHECKING:
@@ -84,7 +83,7 @@ class Partial:
             "sha256": _digest(tensors),
         }
         with replacing(self.path) as temporary:
-            save_file(tensors, temporary, metadata)
+            write_tensors(temporary, tensors, metadata)
         self._saved = time.monotonic()
         self._seconds = max(self._seconds, (self._saved - started) / WRITING_SHARE)
 

@@ -5,11 +5,16 @@ for each tensor its type, its shape and its place, and words about all of them a
 A tensor is read when it is asked for, into memory of its own. So a reader can refuse a file by its
 metadata and its small tensors before the large ones take memory, and what was read does not change
 if the file does. (A file that is mapped into memory kills the process if somebody cuts it.)
+
+What is written goes to the file a tensor, or a piece of one, at a time: the library's own writer
+copies all of them first, which doubles the memory of a process that has filled it.
 """
 
+import json
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 from sads.errors import printable
@@ -44,6 +49,21 @@ class Entry:
     stop: int
 
 
+@dataclass(frozen=True, eq=False)
+class Pieces:
+    """A tensor to be written of which only a piece exists at a time."""
+
+    dtype: str  # as PyTorch calls it
+    shape: tuple[int, ...]
+    make: Callable[[], Iterable["Tensor"]]  # its pieces, in order
+
+    @classmethod
+    def of(cls, tensor: "Tensor") -> "Pieces":
+        """A tensor that exists, as its only piece."""
+        name = str(tensor.dtype).removeprefix("torch.")
+        return cls(name, tuple(tensor.shape), lambda: (tensor,))
+
+
 class TensorFile(Mapping[str, "Tensor"]):
     """The tensors of an open safetensors file by name, each read when it is asked for.
 
@@ -75,19 +95,30 @@ class TensorFile(Mapping[str, "Tensor"]):
             raise ValueError(f"its header speaks of {self._begin + end:,} bytes, it has {size:,}")
 
     def __getitem__(self, name: str) -> "Tensor":
+        entry = self.entry(name)
+        return self._read(entry.dtype, entry.shape, entry.start, entry.stop)
+
+    def rows(self, name: str) -> Iterator["Tensor"]:
+        """The rows of a tensor along its first axis, each read when it is asked for."""
+        entry = self.entry(name)
+        count = entry.shape[0]
+        size = (entry.stop - entry.start) // max(1, count)
+        for start in range(entry.start, entry.stop, max(1, size)):
+            yield self._read(entry.dtype, entry.shape[1:], start, start + size)
+
+    def _read(self, dtype: str, shape: tuple[int, ...], start: int, stop: int) -> "Tensor":
         import torch
 
-        entry = self.entry(name)
-        count = entry.stop - entry.start
+        count = stop - start
         expect_room(count)
         content = torch.empty(count, dtype=torch.uint8)
-        self._file.seek(self._begin + entry.start)
+        self._file.seek(self._begin + start)
         numbers: Any = content.numpy()
         if count and self._file.readinto(memoryview(numbers)) != count:  # type: ignore[attr-defined]
             raise ValueError("it was cut while it was read")
-        if entry.dtype == "bool":  # a byte of a bool may be any number in a damaged file
-            return (content != 0).reshape(entry.shape)
-        return content.view(getattr(torch, entry.dtype)).reshape(entry.shape)
+        if dtype == "bool":  # a byte of a bool may be any number in a damaged file
+            return (content != 0).reshape(shape)
+        return content.view(getattr(torch, dtype)).reshape(shape)
 
     def __iter__(self) -> Iterator[str]:
         return iter(self.entries)
@@ -114,6 +145,37 @@ class TensorFile(Mapping[str, "Tensor"]):
                 f"{entry.shape}, expected {dtype} of ({wanted})"
             )
         return entry
+
+
+def write_tensors(
+    path: Path, tensors: "Mapping[str, Tensor | Pieces]", metadata: Mapping[str, str]
+) -> None:
+    """Write a safetensors file; beside the tensors it takes the memory of one piece."""
+    import torch
+
+    names = {dtype: (code, width) for code, (dtype, width) in TYPES.items()}
+    whole = {n: t if isinstance(t, Pieces) else Pieces.of(t) for n, t in tensors.items()}
+    # Wide numbers first, so that each begins at a multiple of its width.
+    order = sorted(whole, key=lambda name: (-names[whole[name].dtype][1], name))
+    header: dict[str, Any] = {"__metadata__": dict(metadata)}
+    end = 0
+    for name in order:
+        code, width = names[whole[name].dtype]
+        start, end = end, end + width * math.prod(whole[name].shape)
+        shape = list(whole[name].shape)
+        header[name] = {"dtype": code, "shape": shape, "data_offsets": [start, end]}
+    text = json.dumps(header).encode()
+    text += b" " * (-len(text) % 8)
+    with open(path, "wb") as file:
+        file.write(len(text).to_bytes(8, "little"))
+        file.write(text)
+        for name in order:
+            for piece in whole[name].make():
+                flat = piece.detach().to("cpu").contiguous().reshape(-1)
+                content: Any = flat.view(torch.uint8).numpy()
+                file.write(memoryview(content))
+        if file.tell() != 8 + len(text) + end:
+            raise ValueError(f"{path} was to have {end:,} bytes of numbers")
 
 
 def _metadata(content: Any) -> dict[str, str]:

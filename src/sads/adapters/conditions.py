@@ -52,6 +52,7 @@ class Call:
     time_scale: float = 1.0
     packed: int = 0  # of a model of tokens: pixels that make one, along each side
     fixed: tuple[tuple[str, Any], ...] = ()  # arguments that are always the same
+    whole_times: bool = False  # it has an embedding for every level
 
     def with_text_length(self, length: int | None) -> "Call":
         """The same with texts of another number of tokens."""
@@ -233,7 +234,8 @@ def _label(config: Any, classes: Any) -> tuple[Condition, ...]:
 
 
 def _unet(config: Any) -> Call:
-    return Call(_label(config, config.get("num_class_embeds")))
+    learned = config.get("time_embedding_type") == "learned"
+    return Call(_label(config, config.get("num_class_embeds")), whole_times=learned)
 
 
 def _conditional_unet(config: Any) -> Call:

@@ -21,7 +21,7 @@ import logging
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -93,7 +93,8 @@ class DiffusersNetwork(nn.Module):
         return output.chunk(2, dim=1)[0] if self._drop else output
 
     def _time(self, t: Tensor) -> Tensor:
-        return t * self._call.time_scale if self._call.time_scale != 1 else t
+        t = t * self._call.time_scale if self._call.time_scale != 1 else t
+        return t.round().long() if self._call.whole_times else t
 
 
 def adapt(
@@ -166,10 +167,13 @@ def family_of(
         model: Any = _built(kind, arguments, place)
     meaning = _usual_meaning(model) if meaning is None else meaning
     settings = _Settings.read(model, {key: overrides[key] for key in OURS if key in overrides})
+    chosen = meaning.schedule if schedule is None else schedule
+    if chosen.preserves_variance or chosen.name == "flow":  # others have times of their own
+        settings = settings.with_time_scale(meaning.time_scale)
     family = ScoreFamily(
         lambda: settings.network(_built(kind, arguments, place)),
         _shape(model, shape, settings.call.packed),
-        meaning.schedule if schedule is None else schedule,
+        chosen,
         meaning.prediction if prediction is None else prediction,
         title,
         {"class": kind.__name__, "config": arguments, **settings.describe()},
@@ -189,6 +193,7 @@ class _Settings:
     condition: Any = "zeros"
     guidance_scale: float | None = None
     drop_variance: bool = False
+    time_scale: float = 1.0  # of the times of training, in units of those on a scale of 1000
 
     @classmethod
     def read(cls, model: Any, given: Mapping[str, Any]) -> "_Settings":
@@ -206,6 +211,11 @@ class _Settings:
                 )
         return cls(call, values, condition, guidance, bool(given.get("drop_variance", False)))
 
+    def with_time_scale(self, scale: float) -> "_Settings":
+        """For a model that was trained with another number of levels than 1000."""
+        call = replace(self.call, time_scale=scale * self.call.time_scale)
+        return replace(self, call=call, time_scale=scale)
+
     def network(self, model: nn.Module) -> "DiffusersNetwork":
         return DiffusersNetwork(
             model, self.call, self.values, self.guidance_scale, self.drop_variance
@@ -221,6 +231,8 @@ class _Settings:
             said["guidance_scale"] = self.guidance_scale
         if self.drop_variance:
             said["drop_variance"] = True
+        if self.time_scale != 1:
+            said["time_scale"] = self.time_scale
         return said
 
     def notes(self) -> list[str]:

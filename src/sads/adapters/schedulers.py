@@ -24,6 +24,7 @@ class Meaning:
     prediction: str = "epsilon"
     schedule: Schedule = field(default_factory=Schedule)
     notes: tuple[str, ...] = ()
+    time_scale: float = 1.0  # of the times that the model was trained with, in units of ours
 
 
 def read_scheduler(content: Mapping[str, Any], place: str) -> Meaning:
@@ -35,9 +36,11 @@ def read_scheduler(content: Mapping[str, Any], place: str) -> Meaning:
     levels = int(levels)
     if not isinstance(kind, str):
         raise InvalidArgumentError(f"{place} does not say of which class it is")
+    # Our times are on a scale of 1000 levels; a model of diffusers is trained with the levels.
+    time_scale = levels / 1000
     if "FlowMatch" in kind:
         shift = _number(content, "shift", 1.0, place)
-        return Meaning("flow", Schedule("flow", levels, shift=shift))
+        return Meaning("flow", Schedule("flow", levels, shift=shift), time_scale=time_scale)
     if kind == "CMStochasticIterativeScheduler":
         raise InvalidArgumentError(
             f"{place} is of a consistency model, which leads from noise to images at once: its "
@@ -47,9 +50,9 @@ def read_scheduler(content: Mapping[str, Any], place: str) -> Meaning:
         ends = (_number(content, f"sigma_{end}", None, place) for end in ("min", "max"))
         data = _number(content, "sigma_data", 0.5, place)
         spacing = content.get("sigma_schedule", "karras")
-        notes = () if spacing == "karras" else (f"{place} spaces its levels otherwise than EDM",)
+        others = () if spacing == "karras" else (f"{place} spaces its levels otherwise than EDM",)
         schedule = _with_ends(Schedule("edm", levels, sigma_data=data), *ends)
-        return Meaning("edm", schedule, notes)
+        return Meaning("edm", schedule, others)
     if kind == "ScoreSdeVeScheduler":
         ends = (_number(content, f"sigma_{end}", None, place) for end in ("min", "max"))
         return Meaning("score", _with_ends(Schedule("ve", levels), *ends))
@@ -60,19 +63,23 @@ def read_scheduler(content: Mapping[str, Any], place: str) -> Meaning:
         )
     prediction = PREDICTED[said]
     if prediction == "flow":
-        return Meaning("flow", Schedule("flow", levels))
+        return Meaning("flow", Schedule("flow", levels), time_scale=time_scale)
+    notes: tuple[str, ...] = ()
+    if content.get("rescale_betas_zero_snr"):
+        notes += (f"{place} moves its last level to noise alone, which is left out here",)
     betas = content.get("beta_schedule", "linear")
     if not isinstance(betas, str) or betas not in BETAS or content.get("trained_betas") is not None:
-        note = f"the betas of {place} are of a kind that is not known: the schedule is linear"
-        return Meaning(prediction, Schedule("linear", levels), (note,))
+        notes += (f"the betas of {place} are of a kind that is not known: the schedule is linear",)
+        return Meaning(prediction, Schedule("linear", levels), notes, time_scale)
     if BETAS[betas] == "cosine":
-        return Meaning(prediction, Schedule("cosine", levels))
+        return Meaning(prediction, Schedule("cosine", levels), notes, time_scale)
     usual = {"linear": (1e-4, 0.02), "scaled_linear": (0.00085, 0.012)}[betas]
     ends = (
         _number(content, key, default, place)
         for key, default in zip(("beta_start", "beta_end"), usual, strict=True)
     )
-    return Meaning(prediction, _with_ends(Schedule(BETAS[betas], max(levels, 21)), *ends))
+    schedule = _with_ends(Schedule(BETAS[betas], max(levels, 21)), *ends)
+    return Meaning(prediction, schedule, notes, schedule.num_levels / 1000)
 
 
 def _with_ends(schedule: Schedule, first: float | None, last: float | None) -> Schedule:

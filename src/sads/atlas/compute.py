@@ -29,6 +29,11 @@ def finished(folder: Path, preset: Preset, networks: int) -> tuple[Entry, Direct
     return found
 
 
+def under_way(folder: Path, preset: Preset) -> Path:
+    """The file from which an estimate goes on."""
+    return folder / "work" / f"{preset.name}.partial.safetensors"
+
+
 def compute(
     preset: Preset,
     networks: int,
@@ -50,7 +55,7 @@ def compute(
     reset_peak_memory()
     family = adapt(preset.name, None, None, None, {})
     kept = folder / "work" / f"{preset.name}.safetensors"
-    partial = folder / "work" / f"{preset.name}.partial.safetensors"
+    partial = under_way(folder, preset)
     geometry = load_geometry(kept) if kept.exists() else None
     done = 0 if geometry is None else geometry.num_networks
     if geometry is None or not (geometry.exact or done >= networks):
@@ -73,7 +78,8 @@ def compute(
         partial.unlink(missing_ok=True)
     if stage:
         stage("finding directions")
-    entry, directions = describe(preset, geometry, _parameters(family), peak_memory(), command)
+    memory = max(peak_memory(), geometry.provenance.memory)  # an earlier process may have had more
+    entry, directions = describe(preset, geometry, _parameters(family), memory, command)
     save(entry, directions, folder)
     if not keep:
         kept.unlink()

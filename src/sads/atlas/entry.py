@@ -81,6 +81,7 @@ class Entry:
     notes: tuple[str, ...]
     versions: Mapping[str, str]
     command: str = ""
+    processor_seconds: float | None = None  # of all cores; older entries do not know them
 
     @property
     def mean(self) -> float:
@@ -133,6 +134,7 @@ def describe(
         notes=geometry.provenance.notes,
         versions=geometry.provenance.versions,
         command=command,
+        processor_seconds=geometry.provenance.processor_seconds,
     )
     return entry, Directions(ends["avoided"][1].float(), ends["preferred"][1].float())
 

@@ -35,6 +35,7 @@ class Made(Row):
     networks: str
     minutes: float
     memory: str
+    processor: float | None = column("processor minutes")
     largest: Estimate = column("largest λ / mean")
     smallest: Estimate = column("smallest λ / mean")
     effective: float | None = column("effective rank / D")
@@ -65,6 +66,7 @@ def made(entry: Entry) -> Made:
         data=format_shape(entry.shape),
         networks="exact" if entry.exact else f"{entry.networks:,}",
         minutes=entry.seconds / 60,
+        processor=None if entry.processor_seconds is None else entry.processor_seconds / 60,
         memory=gigabytes(entry.memory),
         largest=_in_units(entry.largest, unit),
         smallest=_in_units(entry.smallest, unit),

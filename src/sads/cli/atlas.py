@@ -85,7 +85,7 @@ def atlas(
     each a small `NAME.json` and `NAME.npz`, and `atlas.png` and `README.md` of all of them.
     """
     from sads.adapters.presets import PRESETS, preset
-    from sads.atlas.compute import compute, finished
+    from sads.atlas.compute import compute, finished, under_way
     from sads.atlas.entry import load
     from sads.atlas.page import made
     from sads.cli.folders import claim_folder
@@ -96,7 +96,7 @@ def atlas(
     if listed:
         _list(chosen, as_json)
         return
-    claim_folder(out)
+    claim_folder(out, (str(under_way(Path(), one)) for one in chosen))
     if not page:
         for one in chosen:
             count = one.networks if networks is None else networks

@@ -93,9 +93,14 @@ def new_folder(
     return claim.folder
 
 
-def claim_folder(folder: Path) -> None:
-    """Claim a folder whose files the command looks after by itself."""
-    _claims.append(_claim(folder))
+def claim_folder(folder: Path, names: Iterable[str] = ()) -> None:
+    """Claim a folder whose files the command looks after by itself.
+
+    From files of these names it would go on.
+    """
+    claim = _claim(folder)
+    claim.names = tuple(names)
+    _claims.append(claim)
 
 
 def finish(folder: Path) -> None:

@@ -40,6 +40,8 @@ class _Root(TyperGroup):
 def _carried() -> Iterator[None]:
     try:
         yield
+    except SadsError:  # that of a busy folder is an OSError, too
+        raise
     except (KeyboardInterrupt, OSError) as error:
         raise _EndedError from error
 

@@ -1,7 +1,7 @@
-"""The C code of our layers: compiled on first use, kept in the private folder, checked, loaded.
+"""The C code of our layers and of random weights: compiled at first use, checked, loaded.
 
-A file's name holds the SHA-256 of its content, so that a damaged one is noticed before it is loaded
-and made again. What was checked is what is loaded.
+It is kept in the private folder. A file's name holds the SHA-256 of its content, so that a damaged
+one is noticed before it is loaded and made again. What was checked is what is loaded.
 """
 
 import ctypes
@@ -17,7 +17,7 @@ from sads.files import digest
 from sads.private import NotPrivateError, cache_folder, private_folder, read_private, write_private
 
 NAME = "sads-cpu-1"  # raise the number whenever `kernels.c` or `layers.py` give other numbers
-SOURCE = Path(__file__).with_name("kernels.c")
+SOURCES = tuple(Path(__file__).with_name(name) for name in ("kernels.c", "uniform.c"))
 FLAGS = ("-O3", "-funroll-loops", "-march=native", "-std=gnu11", "-shared", "-fPIC")
 
 
@@ -42,12 +42,13 @@ def library() -> ctypes.CDLL:
     loaded.weight_gradient.argtypes = [p, n, p, n, p, n, n, n, n, n]
     loaded.norm_silu.argtypes = [*[p] * 5, n, n, n, n, ctypes.c_float]
     loaded.norm_silu_gradient.argtypes = [*[p] * 8, n, n, n, n]
+    loaded.skip_words.argtypes = [p, n]
+    loaded.draw_uniform.argtypes = [p, n, n, ctypes.c_float, p]
     return loaded
 
 
 def _from_cache(folder: Path) -> ctypes.CDLL:
-    key = digest("\n".join([SOURCE.read_text(), *FLAGS, _processor()]).encode())
-    prefix = f"kernels-{key[:16]}-"
+    prefix = f"kernels-{_key()[:16]}-"
     with private_folder(folder) as opened:
         for name in os.listdir(opened):
             if name.startswith(prefix):
@@ -62,6 +63,11 @@ def _from_cache(folder: Path) -> ctypes.CDLL:
     if loaded is None:
         raise NoLibraryError(f"{folder / name} is not what was written to it")
     return loaded
+
+
+def _key() -> str:
+    """A digest of everything that the compiled code depends on."""
+    return digest("\n".join([*(s.read_text() for s in SOURCES), *FLAGS, _processor()]).encode())
 
 
 def _load(opened: int, folder: Path, name: str) -> ctypes.CDLL | None:
@@ -97,7 +103,7 @@ def _compile() -> bytes:
         raise NoLibraryError("there is no C compiler")
     with tempfile.TemporaryDirectory(prefix="sads-") as folder:  # the user's alone
         made = Path(folder) / "kernels.so"
-        command = [compiler, *FLAGS, str(SOURCE), "-o", str(made), "-lm"]
+        command = [compiler, *FLAGS, *map(str, SOURCES), "-o", str(made), "-lm"]
         done = subprocess.run(command, capture_output=True, text=True)
         if done.returncode:
             raise NoLibraryError(f"{compiler}: {(done.stderr.splitlines() or ['failed'])[0]}")

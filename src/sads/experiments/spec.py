@@ -112,6 +112,7 @@ class Practice:
 
 
 PAPER = Practice()
+COMMON = Practice(prediction="v", clip=True, ema_decay=DECAY)  # what people do
 
 
 @dataclass(frozen=True)

@@ -4,22 +4,23 @@ All questions can be answered from it. It takes 16 matrices of P x P in float64:
 positions, which is where geometries without a matrix begin (`matrixfree`).
 """
 
-import math
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
 
 from sads.estimates import Estimates, batch_mean
-from sads.geometry.directions import EQUAL, Directions, find_directions, form_errors
+from sads.geometry.directions import Directions, directions_of
 from sads.geometry.end import End
 from sads.geometry.lift import Lift
-from sads.tensorfile import TensorFile, expect_room
+from sads.geometry.spread import Spread
+from sads.tensorfile import Pieces, TensorFile, expect_room
 
 CHUNK = 1 << 22  # numbers of directions that are converted at a time
 LARGEST = 1e60  # a number of a factor; its fourth power can still be computed with
 ROUNDING = 1e-6  # by which a correlation in a factor may exceed 1
+CHECKING = 6  # matrices that are made of a factor which is read
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -29,6 +30,7 @@ class Dense:
     factors: Tensor  # (K, P, P) float64, the mean over the networks of each batch
     counts: Tensor  # (K,) int64, networks in each batch; one batch of none if exact
     lift: Lift
+    _known: dict[str, float] = field(default_factory=dict, init=False)  # what took long
 
     def factor(self) -> Tensor:
         """The mean over all networks, (P, P)."""
@@ -50,15 +52,16 @@ class Dense:
     def directions(
         self, shape: tuple[int, ...], tolerance: float, known: bool, first_order: bool
     ) -> Directions:
-        return find_directions(
-            self.factors,
-            self.counts,
-            self.lift,
-            shape,
-            tolerance,
-            known=known,
-            first_order=first_order,
+        spread = self._spread()
+        return directions_of(
+            spread, self.counts, self.lift, shape, tolerance, known=known, first_order=first_order
         )
+
+    def _spread(self) -> Spread:
+        """How batches spread in the eigenbasis; minutes of work, so a number of it is kept."""
+        spread = Spread.of(self.factors, self.counts)
+        self._known["whitened error"] = spread.whitened_error(self.counts)
+        return spread
 
     def end(self, directions: Directions, side: str, count: int) -> End:
         """Directions at one end, a copy of each; eigenvalues are known as what they are."""
@@ -78,25 +81,28 @@ class Dense:
 
     def whitened_error(self) -> float:
         """See `Geometry.whitened_error`, for networks whose errors are known."""
-        values, basis = torch.linalg.eigh(self.factor())
-        if int(self.counts.sum()) < len(values) and values[0] <= EQUAL * values[-1]:
-            return math.inf  # too few networks to see all directions
-        kept = values > EQUAL * values[-1]
-        if not kept.any():
-            return math.inf
-        values, basis = values[kept], basis[:, kept]
-        variance = form_errors(self.factors, self.counts, basis)[0].square()
-        return float((variance / values[:, None] / values).sum().div(len(values)).sqrt())
+        if "whitened error" not in self._known:
+            self._spread()
+        return self._known["whitened error"]
 
     def merged(self, other: "Dense") -> "Dense":
         counts = self.counts + other.counts
-        weight = (self.counts.double() / counts.clamp(min=1))[:, None, None]
-        return Dense(weight * self.factors + (1 - weight) * other.factors, counts, self.lift)
+        weights = self.counts.double() / counts.clamp(min=1)
+        factors = torch.empty_like(self.factors)
+        for batch, weight in enumerate(weights):  # one at a time: all of them may fill the memory
+            factors[batch] = weight * self.factors[batch] + (1 - weight) * other.factors[batch]
+        return Dense(factors, counts, self.lift)
 
-    def tensors(self) -> dict[str, Tensor]:
+    def tensors(self) -> "dict[str, Pieces]":
         """What a file holds of it."""
-        rows, columns = torch.triu_indices(self.lift.size, self.lift.size)
-        return {"factors": self.factors[:, rows, columns].contiguous()}  # one triangle
+        size = self.lift.size
+        shape = len(self.factors), size * (size + 1) // 2
+        return {"factors": Pieces("float64", shape, self._triangles)}
+
+    def _triangles(self) -> Iterator[Tensor]:
+        """The upper triangle of one factor after the other, row by row."""
+        for factor in self.factors:
+            yield torch.cat([row[i:] for i, row in enumerate(factor)])
 
     def metadata(self) -> Mapping[str, str]:
         return {}
@@ -106,11 +112,10 @@ class Dense:
         """The factor of each batch, (K, P, P): second moments, up to rounding."""
         batches, size = len(counts), lift.size
         file.expect("factors", "float64", batches, size * (size + 1) // 2)
-        expect_room(2 * 8 * batches * size**2)
-        packed = file["factors"]
+        expect_room(8 * (batches + CHECKING) * size**2)
         rows, columns = torch.triu_indices(size, size)
         factors = torch.empty(batches, size, size, dtype=torch.float64)
-        for factor, triangle in zip(factors, packed, strict=True):
+        for factor, triangle in zip(factors, file.rows("factors"), strict=True):
             factor[rows, columns] = triangle
             factor[columns, rows] = triangle
             variances = factor.diagonal()

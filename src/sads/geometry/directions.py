@@ -11,7 +11,7 @@ its own error: of directions in a crowd, just those whose distance came out too 
 (`_cautious`). `spread_i` is the root of `Var_ii`, made wider as the law of a positive mean is
 skewed (`positive_errors`, `skew_factor`). `bias_i` is how far noise has pushed the eigenvalue:
 large ones come out too large, small ones too small. Eigenvalues are not corrected for it; it counts
-as an error. It is found by letting the noise flow out again, see `_pushed` and `_largest_push`.
+as an error. It is found by letting the noise flow out again, see `repulsion`.
 
 An error that the batches cannot know is infinite: where the spread is more than a quarter of an
 eigenvalue, where `sum_j Var_ij / (lambda_i max(lambda_i, lambda_j))` is more than a sixteenth (for
@@ -46,22 +46,17 @@ from sads.estimates import (
     Estimate,
     Estimates,
     batch_error,
-    batch_mean,
     batch_skewness,
     positive_errors,
     skew_factor,
 )
 from sads.geometry.lift import Lift
+from sads.geometry.repulsion import largest_push, pushed
+from sads.geometry.spread import CHUNK, EQUAL, Spread, rows_at_once
 from sads.pieces import card, strip
 from sads.shapes import format_shape
 
-EQUAL = 1e-12  # eigenvalues this close, in units of the largest, are the same number
 SURE = 2.0  # standard errors that a difference of eigenvalues must have to fix their order
-CHUNK = 1 << 22  # numbers that are made at a time for all pairs of directions
-FLOW_STEPS = 16  # in which the noise is taken out of the eigenvalues
-WIDTH_STEPS = 5  # in which it is found how far each must be kept from its neighbours
-CLOSE = 256.0  # squared distance of two eigenvalues, in units of Var_ij, up to which they fluctuate
-VERY_CLOSE = 16.0  # the same, up to which they may well be equal
 CROWDED = 1 / 16  # noise against the others at which the error of an eigenvalue is not known
 FEW = 16  # networks in a batch, below which rare networks are not seen in its spread
 CROWDED_FEW = 1 / 64  # and that noise for such batches
@@ -191,41 +186,46 @@ def find_directions(
         first_order: take distances of eigenvalues as they came out. Angles are then too small in
             a crowd; see `Geometry.data_directions` for what needs them.
     """
+    found = Spread.of(factors, counts)
+    return directions_of(found, counts, lift, shape, tolerance, known, first_order)
+
+
+def directions_of(
+    found: Spread,
+    counts: Tensor,
+    lift: Lift,
+    shape: tuple[int, ...],
+    tolerance: float,
+    known: bool = True,
+    first_order: bool = False,
+) -> Directions:
+    """Errors and clusters of eigenvectors; the errors of what was found are used up."""
     check_number("the tolerance, an angle in radians,", tolerance, 0)
-    values, basis = torch.linalg.eigh(batch_mean(factors, counts))
-    values, basis = values.flip(0), _fix_signs(basis.flip(1))
-    values = torch.where(values > EQUAL * values[0], values, 0.0)  # the rest is rounding
-    errors, forms, skewed = form_errors(factors, counts, basis, skewness=True)
-    variance = errors.square_()
+    values, basis, forms = found.values, found.basis, found.forms
+    variance = found.errors.square_()
     unseen = values == 0
     sampled = int(counts.sum()) > 0
     if unseen.any() and sampled and int(counts.sum()) < len(values):
         # Fewer networks than directions: batches vanish where their mean does, whatever the truth.
         known = False
     if not known:
-        variance = torch.full_like(variance, math.inf)
+        variance.fill_(math.inf)
 
-    same = (values[:, None] - values).abs() <= EQUAL * values[0]  # (P, P)
-    if bool(variance.isfinite().all()):
-        bias = _pushed(values, torch.where(same, 0.0, variance))
-    else:
-        bias = torch.full_like(values, math.inf)
+    same = _equal(values)  # (P, P)
+    all_known = bool(variance.isfinite().all())
+    of_values = variance.diagonal().clone()
+    variance.masked_fill_(same, 0.0)
+    bias = pushed(values, variance) if all_known else torch.full_like(values, math.inf)
     skewness = _skewness(forms, counts, ~unseen)
-    push = _largest_push(values, torch.where(same, 0.0, variance), bias)
-    value_errors = _value_errors(values, variance.diagonal(), bias, push, skewness)
-    higher = torch.maximum(values[:, None], values) * values[:, None]
-    noise = torch.where(same | (higher == 0), 0.0, variance / higher).sum(dim=1)
+    push = largest_push(values, variance, bias)
+    value_errors = _value_errors(values, of_values, bias, push, skewness)
     few = sampled and int(counts.sum()) < FEW * len(counts)
-    value_errors[noise > (CROWDED_FEW if few else CROWDED)] = math.inf
+    value_errors[_noise(values, variance) > (CROWDED_FEW if few else CROWDED)] = math.inf
     if sampled:  # zeros are so up to rounding
         value_errors[unseen] = value_errors[unseen].clamp(min=float(EQUAL * values[0]))
-    low, high, rotation = _compare_pairs(values, forms, counts, bias, first_order)
-    # From distances, squared, to squared angles; clamped so that sums of them stay accurate.
-    rotation = torch.div(variance, rotation, out=rotation)
-    if not first_order:
-        rotation *= skew_factor(skewed).square_()
-    rotation.nan_to_num_(nan=UNDETERMINED).clamp_(max=UNDETERMINED)
-    rotation[same] = 0.0
+    of_pairs = None if first_order else found.skewness
+    low, high = _turn(variance, same, values, forms, counts, bias, of_pairs)
+    rotation = variance  # squared angles from here on
     alone = (same.sum(dim=1) == 1) & (lift.groups == 1)
     angles = rotation.sum(dim=1).sqrt().clamp(max=math.pi / 2)
     angles = torch.where(alone, angles, math.pi / 2)
@@ -281,6 +281,24 @@ def find_directions(
     )
 
 
+def _equal(values: Tensor) -> Tensor:
+    """Which eigenvalues are the same number, (P, P) bool."""
+    parts = values.split(rows_at_once(len(values)))
+    limit = EQUAL * values[0]
+    return torch.cat([(part[:, None] - values).abs() <= limit for part in parts])
+
+
+def _noise(values: Tensor, variance: Tensor) -> Tensor:
+    """`sum_j Var_ij / (lambda_i max(lambda_i, lambda_j))`, (P,)."""
+    sums = []
+    at_once = rows_at_once(len(values))
+    for part, of_part in zip(values.split(at_once), variance.split(at_once), strict=True):
+        higher = torch.maximum(part[:, None], values) * part[:, None]
+        ratio = torch.where((of_part == 0) | (higher == 0), 0.0, of_part / higher)
+        sums.append(ratio.sum(dim=1))
+    return torch.cat(sums)
+
+
 def _value_errors(
     values: Tensor, variance: Tensor, bias: Tensor, push: Tensor, skewness: Tensor
 ) -> Tensor:
@@ -305,100 +323,32 @@ def _skewness(forms: Tensor, counts: Tensor, seen: Tensor) -> Tensor:
     return skewness.abs().maximum(skewness[seen].square().mean().sqrt())
 
 
-def _largest_push(values: Tensor, variance: Tensor, bias: Tensor) -> Tensor:
-    """How far noise may have pushed every eigenvalue, (P,), if one neighbour is not counted.
+def _turn(
+    variance: Tensor,
+    same: Tensor,
+    values: Tensor,
+    forms: Tensor,
+    counts: Tensor,
+    bias: Tensor,
+    skewness: Tensor | None,
+) -> tuple[Tensor, Tensor]:
+    """Variances of pairs become squared angles between them, where they stand.
 
-    In `bias` the pushes of the neighbour above and of the one below cancel. But either may be far
-    away in truth, and the other one the partner of an equal pair. For two on their own Dyson's law
-    is `d^2 = d_0^2 + 4 Var_ij`, with `Var_ij` counted as in `_pushed`.
-    """
-    if len(values) < 2:
-        return bias.abs()
-    distance = values[:-1] - values[1:]  # to the one below, (P - 1,)
-    noise = variance.diagonal(1)
-    noise = noise * _closeness(noise / distance.square().clamp(min=torch.finfo(values.dtype).tiny))
-    before = (distance.square() - 4 * noise).clamp(min=0).sqrt()
-    push = torch.where(noise > 0, (distance - before) / 2, 0.0)
-    from_below, from_above = torch.zeros_like(bias), torch.zeros_like(bias)
-    from_below[:-1], from_above[1:] = push, push
-    without = torch.stack([bias, bias - from_below, bias + from_above])
-    return without.abs().amax(dim=0)
-
-
-def _closeness(near: Tensor) -> Tensor:
-    """How often `Var_ij` counts, once to three times, from `Var_ij / (lambda_i - lambda_j)^2`."""
-    often = (VERY_CLOSE * near).clamp_(max=1).square_().add_(1)
-    return often.add_((CLOSE * near).clamp_(max=1).square_())
-
-
-def _pushed(values: Tensor, variance: Tensor) -> Tensor:
-    """How far noise has pushed every eigenvalue, (P,).
-
-    If noise of variance `Var_ij` is added little by little (from `s = 0` to 1), eigenvalues repel
-    each other by Dyson's law, `d lambda_i / ds = sum_j Var_ij / (lambda_i - lambda_j)`. Here it is
-    followed back from what was found. The noise is taken to grow with both eigenvalues, as that of
-    an average of outer products does (which makes this the law of Marchenko and Pastur for small
-    noise). Two that are close also fluctuate: for two that are equal, the square of their distance
-    is `8 Var_ij` on average and not the `4 Var_ij` of Dyson's law. So `Var_ij` counts twice where
-    they are close, and three times where they may well be equal: `12 Var_ij` is seldom exceeded.
-
-    A step replaces `1 / d` by `d / (d^2 + width^2)`, with widths such that no two eigenvalues pass
-    each other; those that meet stay together.
+    No larger than `UNDETERMINED`, so that sums and differences of them stay accurate.
 
     Args:
-        values: (P,), descending.
-        variance: (P, P), zero on the diagonal and between eigenvalues that are the same number.
-    """
-    tiny = torch.finfo(values.dtype).tiny
-    clean = values.clone()
-    for _ in range(FLOW_STEPS):
-        scale = torch.where(values > 0, clean / values, 1.0)
-        difference = clean[:, None] - clean  # (P, P)
-        square = difference.square()
-        times = _closeness(variance / square.clamp(min=tiny))
-        noise = times.mul_(variance).mul_(scale[:, None]).mul_(scale).div_(FLOW_STEPS)
-        width = noise.sum(dim=1).mul_(2).clamp(min=tiny)  # squared, (P,)
-        for _ in range(WIDTH_STEPS):  # until sum_j noise / (d^2 + width^2) is about a half
-            width = width * (noise / (square + width[:, None])).sum(dim=1).mul(2).clamp(min=0.01)
-        softened = square.add_(torch.maximum(width[:, None], width))
-        clean = (clean - noise.mul_(difference).div_(softened).sum(dim=1)).clamp(min=0)
-    return values - clean
-
-
-def form_errors(
-    factors: Tensor, counts: Tensor, basis: Tensor, skewness: bool = False
-) -> tuple[Tensor, Tensor, Tensor]:
-    """The standard errors of `u_i^T G u_j` for the columns `u` of a basis (P, r), as (r, r).
-
-    With them `u_i^T G_k u_i` of every batch, (K, r), and, if asked for, the skewness of
-    `u_i^T G_k u_j` over the batches, (r, r).
-    """
-    size, width = basis.shape
-    errors = torch.empty(width, width, dtype=factors.dtype)
-    skewed = torch.empty(width, width, dtype=torch.float32) if skewness else torch.empty(0)
-    diagonals = torch.empty(len(factors), width, dtype=factors.dtype)
-    for rows in torch.arange(width).split(max(1, CHUNK // (len(factors) * size))):
-        forms = torch.stack([basis[:, rows].T @ factor @ basis for factor in factors])
-        errors[rows] = batch_error(forms, counts)  # of (K, rows, r)
-        if skewness:
-            skewed[rows] = batch_skewness(forms, counts).float()
-        diagonals[:, rows] = forms[:, torch.arange(len(rows)), rows]
-    return errors, diagonals, skewed
-
-
-def _compare_pairs(
-    values: Tensor, forms: Tensor, counts: Tensor, bias: Tensor, first_order: bool
-) -> tuple[Tensor, Tensor, Tensor]:
-    """The first and the last rank that each direction may have, (P,) each, and squared distances.
-
-    Args:
+        variance: (P, P), of `u_i^T G u_j`.
+        same: (P, P), which eigenvalues are the same number.
         forms: (K, P), `u_i^T G_k u_i` of every batch.
         bias: (P,), how far noise pushes each eigenvalue.
-        first_order: give the distances as they are, not cautiously.
+        skewness: (P, P), of `u_i^T G_k u_j`. Without it angles are of first order: distances
+            count as they came out.
+
+    Returns:
+        The first and the last rank that each direction may have, (P,) each.
     """
     size = len(values)
     low, high = torch.empty(2, size, dtype=torch.int64)
-    squares = torch.empty(size, size, dtype=values.dtype)
     for rows in torch.arange(size).split(max(1, CHUNK // forms.numel())):
         difference = values[rows, None] - values  # (rows, P)
         spread = batch_error(forms[:, rows, None] - forms[:, None], counts)
@@ -406,9 +356,15 @@ def _compare_pairs(
         sure = difference.abs() > (SURE * error).clamp(min=float(EQUAL * values[0]))
         low[rows] = (sure & (difference < 0)).sum(dim=1)
         high[rows] = size - 1 - (sure & (difference > 0)).sum(dim=1)
-        distance = difference.abs()
-        squares[rows] = (distance if first_order else _cautious(distance, error)).square()
-    return low, high, squares
+        distance = difference.abs_()
+        if skewness is None:
+            angles = variance[rows] / distance.square_()
+        else:
+            angles = variance[rows] / _cautious(distance, error).square_()
+            angles *= skew_factor(skewness[rows]).square_()
+        angles = angles.nan_to_num_(nan=UNDETERMINED).clamp_(max=UNDETERMINED)
+        variance[rows] = angles.masked_fill_(same[rows], 0.0)
+    return low, high
 
 
 def _cautious(distance: Tensor, error: Tensor) -> Tensor:
@@ -469,9 +425,3 @@ def _partition(rotation: Tensor, same: Tensor, tolerance: float) -> list[tuple[i
     if len(runs) == 1:
         leaks = [0.0]
     return [(a, b, math.sqrt(max(0.0, x))) for (a, b), x in zip(runs, leaks, strict=True)]
-
-
-def _fix_signs(basis: Tensor) -> Tensor:
-    """The entry of largest magnitude of every column is positive."""
-    largest = basis.abs().argmax(dim=0)
-    return basis * torch.sign(basis[largest, torch.arange(basis.shape[1])])

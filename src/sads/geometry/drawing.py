@@ -147,9 +147,14 @@ class Initialiser(Blueprint):
         return {k: torch.stack([d[k] for d in drawn]) for k in drawn[0]}
 
 
+def uniform_scale(low: float, high: float) -> float:
+    """What makes odd numbers from -32767 to 32767 as wide as an interval."""
+    return (high - low) / 2 / 32768
+
+
 def scale_uniform(odd: Tensor, low: float, high: float) -> None:
     """Odd numbers from -32767 to 32767, to the interval from `low` to `high`."""
-    odd.mul_((high - low) / 2 / 32768)
+    odd.mul_(uniform_scale(low, high))
     if low != -high:
         odd.add_((low + high) / 2)
 

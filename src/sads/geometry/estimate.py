@@ -17,14 +17,11 @@ Network number `n` of a seed has its own random stream and belongs to batch `n m
 result therefore does not depend on how networks are stacked or spread over workers.
 """
 
-import itertools
 import math
 import os
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
-from pathlib import Path
+from dataclasses import asdict, replace
 from typing import Any
 
 import torch
@@ -40,29 +37,27 @@ from sads.environment import (
     usable_dtype,
 )
 from sads.errors import (
-    CheckpointError,
     InterruptedEstimate,
     InvalidArgumentError,
     NotEnoughMemoryError,
     ZeroReadoutError,
-    printable,
 )
-from sads.estimates import MIN_BATCHES, batch_error, batch_mean
+from sads.estimates import MIN_BATCHES
 from sads.families import ScoreFamily, as_family
 from sads.files import tensor_digest
-from sads.geometry.estimators import NUM_BATCHES, BatchGram, Estimator, Stacked
+from sads.geometry.estimators import Estimator, Stacked
 from sads.geometry.matrixfree import MatrixFree
 from sads.geometry.memory import BASE, Forecast, PassesForecast
+from sads.geometry.moments import Moments, draw_grams
 from sads.geometry.passes import Passes, run_passes
 from sads.geometry.plan import Request, Stage, make_plan
-from sads.geometry.result import Geometry, Provenance, same_response
+from sads.geometry.result import Geometry, Provenance
+from sads.geometry.spent import NOTHING, Spent, Started
 from sads.geometry.stacks import set_up_threads
 from sads.partial import Partial
 from sads.probes import probe as as_probe
 from sads.seeds import check_seed
 from sads.shapes import format_shape
-from sads.threads import map_on_cores
-from sads.untrusted import DAMAGE
 
 DEFAULT_NETWORKS = 1024
 DENSE_POSITIONS = 5_000  # of a factor at most for which matrices are made
@@ -170,7 +165,7 @@ def estimate_geometry(
     )
     check_seed(seed)
     allowed = None if memory is None else parse_memory(memory)
-    started = time.perf_counter()
+    started = Started()
     stage = stage or (lambda _: None)
     budget = max_networks if tolerance else num_networks or DEFAULT_NETWORKS
     notes = family.notes if family.skip is None else (*family.notes, BESIDE_A_SKIP)
@@ -225,7 +220,7 @@ def estimate_geometry(
             identity["dtype"] = str(dtype).removeprefix("torch.")
         partial = Partial(checkpoint, PARTIAL_FORMAT, identity, checkpoint_seconds)
         size = chosen.stack_size(batch_size)
-        moments = _Moments.load(partial, size, first_network, budget, known.response)
+        moments = Moments.load(partial, size, first_network, budget, known.response)
         with set_up_threads(chosen.network_bytes):
             exact = chosen.exact_gram(stage)
         if exact is None:
@@ -238,7 +233,8 @@ def estimate_geometry(
         if exact is not None:
             known = replace(known, estimator="exact")
             factors = chosen.factor(exact)[None]
-            return _finish(chosen, known, factors, torch.zeros(1, dtype=torch.int64), started)
+            nobody = torch.zeros(1, dtype=torch.int64)
+            return _finish(chosen, known, factors, nobody, NOTHING.since(started))
 
         expected.check()
         moments.keep_batches(chosen.num_batches)
@@ -250,7 +246,7 @@ def estimate_geometry(
             if last and isinstance(chosen, Stacked):
                 chosen.initialiser.release_memory()
             factors, counts = moments.factors(chosen, last)
-            return _finish(chosen, drawn, factors, counts, started, moments.earlier_seconds)
+            return _finish(chosen, drawn, factors, counts, moments.earlier.since(started))
 
         def settled() -> Geometry | None:
             whole_block = 0 < moments.num_networks == moments.stop - first_network
@@ -258,12 +254,12 @@ def estimate_geometry(
             return geometry if geometry and is_settled(geometry) else None
 
         def keep() -> None:
-            partial.save(moments.tensors(time.perf_counter() - started))
+            partial.save(moments.tensors(moments.earlier.since(started)))
 
         try:
             if (geometry := settled()) is not None:
                 return geometry
-            for stop, grams in _grams(chosen, moments.stacks_left(first_network, budget)):
+            for stop, grams in draw_grams(chosen, moments.stacks_left(first_network, budget)):
                 moments.add(grams, stop)
                 if partial.due:
                     keep()
@@ -315,7 +311,7 @@ def _without_matrix(
     progress: Progress | None,
     stage: Stage,
     forecast: Callable[[Forecast | PassesForecast], None] | None,
-    started: float,
+    started: Started,
 ) -> Geometry:
     """A geometry without a matrix: see `passes`."""
     if known.tolerance is not None:
@@ -358,7 +354,7 @@ def _without_matrix(
         few = "the ends of the spectrum are not known: draw at least 16 networks to find them"
         known = replace(known, notes=(*known.notes, few))
 
-    def finished(moments: MatrixFree, earlier: float, interrupted: bool = False) -> Geometry:
+    def finished(moments: MatrixFree, spent: Spent, interrupted: bool = False) -> Geometry:
         if not any(energies.any() for energies in moments.energies.values()):
             raise ZeroReadoutError(ZERO)
         drawn = () if exact is not None else ((seed, first_network, first_network + num_networks),)
@@ -367,20 +363,20 @@ def _without_matrix(
             notes=(*known.notes, *estimator.notes()),
             draws=drawn,
             interrupted=interrupted,
-            seconds=earlier + time.perf_counter() - started,
+            **asdict(spent),
         )
         return Geometry(moments, estimator.family.shape, provenance)
 
-    moments, earlier = run_passes(
+    moments, spent = run_passes(
         passes,
         Partial(checkpoint, PASSES_FORMAT, identity, checkpoint_seconds),
         known.response,
-        lambda: time.perf_counter() - started,
+        started,
         progress,
         stage,
-        lambda part, seconds: finished(part, seconds, interrupted=True),
+        lambda part, so_far: finished(part, so_far, interrupted=True),
     )
-    return finished(moments, earlier)
+    return finished(moments, spent)
 
 
 @contextmanager
@@ -399,15 +395,14 @@ def _finish(
     known: Provenance,
     factors: Tensor,
     counts: Tensor,
-    started: float,
-    earlier_seconds: float = 0.0,
+    spent: Spent,
 ) -> Geometry:
     if not factors.any():
         raise ZeroReadoutError(ZERO)
     provenance = replace(
         known,
         notes=(*known.notes, *estimator.notes()),
-        seconds=earlier_seconds + time.perf_counter() - started,
+        **asdict(spent),
     )
     return Geometry.dense(
         factors=factors,
@@ -416,196 +411,6 @@ def _finish(
         shape=estimator.family.shape,
         provenance=provenance,
     )
-
-
-def _stacks(first: int, count: int, size: int) -> Iterator[tuple[int, list[int]]]:
-    """Numbers of networks to evaluate together, with the end of the block that they are from.
-
-    Blocks double from 64 networks, so that a tolerance is checked often at first; inside a block
-    networks are arranged so that a stack has few batches.
-    """
-    start, length = first, 4 * NUM_BATCHES
-    while start < first + count:
-        stop = min(start + length, first + count)
-        numbers = sorted(range(start, stop), key=lambda n: (n % NUM_BATCHES, n))
-        for i in range(0, len(numbers), size):
-            yield stop, numbers[i : i + size]
-        length = min(stop - first, NUM_BATCHES * max(size, 4))
-        start = stop
-
-
-def _grams(
-    estimator: Estimator, stacks: Iterator[tuple[int, list[int]]]
-) -> Iterator[tuple[int, list[BatchGram]]]:
-    """Gram matrices of stacks of networks, in order, each with the end of its block.
-
-    One stack per core at a time, each on one thread: small operations do not fill a machine.
-    """
-
-    def work(stack: tuple[int, list[int]]) -> list[BatchGram]:
-        return estimator.grams(estimator.draw(stack[1]))
-
-    for (stop, _), grams in map_on_cores(work, stacks, None if estimator.concurrent else 1):
-        yield stop, grams
-
-
-@dataclass(frozen=True, eq=False)
-class _Sums:
-    """Sums of Gram matrices in float64, one per independent batch, over some first stacks."""
-
-    counts: tuple[int, ...] = (0,) * NUM_BATCHES
-    grams: tuple[Tensor | None, ...] = (None,) * NUM_BATCHES
-    num_stacks: int = 0
-    stop: int = 0  # the end of the block of the last stack
-
-
-class _Moments:
-    """What is known after some stacks of networks.
-
-    All of it changes in one assignment: an interrupt, which may come between any two steps, finds
-    a stack in all of it or in nothing.
-    """
-
-    def __init__(
-        self,
-        size: int,
-        sums: _Sums,
-        response: tuple[float, ...],
-        earlier_seconds: float = 0.0,
-    ):
-        self.size = size  # networks in a stack
-        self.response = response  # by which networks and probes are told apart
-        self.earlier_seconds = earlier_seconds
-        self._sums = sums
-
-    @classmethod
-    def load(
-        cls, partial: Partial, size: int, first: int, budget: int, response: tuple[float, ...]
-    ) -> "_Moments":
-        """From the file of an earlier process, or at the start."""
-        tensors = partial.load()
-        if tensors is None:
-            return cls(size, _Sums(stop=first), response)
-        try:
-            if not same_response(tensors["response"].tolist(), response):
-                raise ValueError("the networks or the probe were others")
-            num_stacks, stop, size = (int(n) for n in tensors["position"])
-            counts = tuple(tensors["counts"].tolist())
-            grams = [tensors.get(f"gram {batch}") for batch in range(len(counts))]
-            stacks = list(itertools.islice(_stacks(first, budget, max(1, size)), num_stacks))
-            networks = [n for _, numbers in stacks for n in numbers]
-            expected = tuple(
-                sum(n % len(counts) == batch for n in networks) for batch in range(len(counts))
-            )
-            there = [gram for gram in grams if gram is not None]
-            if counts != expected or len(counts) not in (NUM_BATCHES, MIN_BATCHES):
-                raise ValueError("its parts do not fit together")
-            if [gram is not None for gram in grams] != [count > 0 for count in counts]:
-                raise ValueError("its parts do not fit together")
-            if any(g.dtype != torch.float64 or g.shape != there[0].shape for g in there):
-                raise ValueError("its parts do not fit together")
-            if stop != (stacks[-1][0] if stacks else first):
-                raise ValueError("it ends elsewhere")
-            if not all(gram.isfinite().all() for gram in there):
-                raise ValueError("its numbers are not finite")
-            sums = _Sums(counts, tuple(grams), num_stacks, stop)
-            return cls(size, sums, response, float(tensors["seconds"]))
-        except DAMAGE as error:
-            raise CheckpointError(
-                f"{printable(partial.path)} cannot be continued ({error}); remove it to start "
-                "afresh"
-            ) from error
-
-    def check(self, estimator: Estimator, path: Path | None) -> None:
-        """One line if what was loaded is not what this estimator adds up."""
-        some = next((gram for gram in self._sums.grams if gram is not None), None)
-        try:
-            fits = some is None or len(estimator.factor(some)) == estimator.lift.size
-        except DAMAGE:
-            fits = False
-        if not fits:
-            raise CheckpointError(
-                f"{printable(path)} cannot be continued (its numbers are of another size); remove "
-                "it to start afresh"
-            )
-
-    def tensors(self, seconds: float) -> dict[str, Tensor]:
-        """What `load` reads."""
-        sums = self._sums
-        grams = {f"gram {batch}": gram for batch, gram in enumerate(sums.grams) if gram is not None}
-        return {
-            **grams,
-            "position": torch.tensor([sums.num_stacks, sums.stop, self.size]),
-            "counts": torch.tensor(sums.counts),
-            "response": torch.tensor(self.response, dtype=torch.float64),
-            "seconds": torch.tensor(self.earlier_seconds + seconds, dtype=torch.float64),
-        }
-
-    def add(self, grams: list[BatchGram], stop: int) -> None:
-        """Add the Gram matrices of the next stack."""
-        sums = self._sums
-        counts, totals = list(sums.counts), list(sums.grams)
-        for number, count, gram in grams:
-            batch = number % len(counts)
-            total = totals[batch]
-            totals[batch] = gram.double() if total is None else total + gram
-            counts[batch] += count
-        self._sums = _Sums(tuple(counts), tuple(totals), sums.num_stacks + 1, stop)
-
-    def keep_batches(self, count: int) -> None:
-        """Add up batches whose numbers are equal modulo `count`, if there are more."""
-        if len(self._sums.counts) <= count:
-            return
-        counts, totals = [0] * count, [None] * count
-        folded = replace(self._sums, counts=tuple(counts), grams=tuple(totals))
-        earlier, self._sums = self._sums, folded
-        for batch, (networks, gram) in enumerate(zip(earlier.counts, earlier.grams, strict=True)):
-            if gram is not None:
-                self.add([(batch, networks, gram)], earlier.stop)
-        self._sums = replace(self._sums, num_stacks=earlier.num_stacks)
-
-    @property
-    def num_networks(self) -> int:
-        return sum(self._sums.counts)
-
-    @property
-    def stop(self) -> int:
-        return self._sums.stop
-
-    def stacks_left(self, first: int, budget: int) -> Iterator[tuple[int, list[int]]]:
-        return itertools.islice(_stacks(first, budget, self.size), self._sums.num_stacks, None)
-
-    def factors(self, estimator: Estimator, last: bool) -> tuple[Tensor, Tensor]:
-        """The factor of every batch, (K, P, P), zero where it has no networks; and the counts.
-
-        The last time that they are asked for every sum is let go when its factor is made: together
-        they may fill the memory.
-        """
-        counts, totals = self._sums.counts, list(self._sums.grams)
-        if last:
-            self._sums = replace(self._sums, grams=(None,) * len(counts))
-        size = estimator.lift.size
-        factors = torch.zeros(len(counts), size, size, dtype=torch.float64)
-        for batch, count in enumerate(counts):
-            total, totals[batch] = totals[batch], None
-            if total is not None:
-                factors[batch] = estimator.factor(total / count)
-        return factors, torch.tensor(counts)
-
-    def relative_error(self) -> float:
-        """Standard error of the mean Gram matrix in units of it, by its diagonal."""
-        sums = self._sums
-        means = [
-            gram.diagonal() / count
-            for gram, count in zip(sums.grams, sums.counts, strict=True)
-            if gram is not None
-        ]
-        if not means:
-            return math.inf
-        counts = torch.tensor([count for count in sums.counts if count])
-        diagonals = torch.stack(means)
-        mean = batch_mean(diagonals, counts).clamp(min=1e-300)
-        return float((batch_error(diagonals, counts) / mean).mean())
 
 
 def is_settled(geometry: Geometry) -> bool:

@@ -1,10 +1,10 @@
 """How much memory an estimate takes, said before it starts.
 
 Three things are large. *Factors*: sixteen batches, each a matrix in float64, and some more of their
-size while they are turned into directions and written. *Stacks*: the parameters and activations of
-the networks that every core evaluates at a time. *Grams*: what stacks hand over, in float32. The
-most that any phase holds at once is the forecast. `tests/test_memory.py` compares it with what
-processes really took.
+size while they are turned into directions; they are written one after the other. *Stacks*: the
+parameters and activations of the networks that every core evaluates at a time. *Grams*: what stacks
+hand over, in float32. The most that any phase holds at once is the forecast. `tests/test_memory.py`
+compares it with what processes really took.
 """
 
 import weakref
@@ -18,8 +18,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from sads.environment import check_memory, gigabytes
 
 BASE = 450 << 20  # Python, PyTorch and the rest, before any work
-SOLVING = 11  # matrices beside the factors while directions and their errors are found
-WRITING = 9  # of K = 16 factors, one triangle of each is copied to be written
+SOLVING = 7  # matrices beside the factors while directions and their errors are found
 STACKED = 2.0  # activations of networks that are evaluated together, in units of those of one
 BATCHES = 16  # independent, for standard errors
 
@@ -122,7 +121,7 @@ def forecast(
     batches = max(1, -(-stack_size // 4)) if num_factors > 1 else 1  # whose Grams a stack holds
     grams = waiting * min(num_factors, batches) * gram // 2
     stacks = int(num_workers * stack_size * one) + grams
-    work = max(SOLVING * factor, num_factors * factor * WRITING // 16)
+    work = SOLVING * factor
     beside = num_factors * gram if again else 0
     return Forecast(
         num_factors=num_factors,

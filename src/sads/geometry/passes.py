@@ -35,6 +35,7 @@ from sads.geometry.matrixfree import JudgedEnds, MatrixFree
 from sads.geometry.memory import PassesForecast
 from sads.geometry.result import same_response
 from sads.geometry.search import Ends, Search, orthonormal
+from sads.geometry.spent import NOTHING, Spent, Started
 from sads.geometry.windows import LocalInverse, Windows
 from sads.partial import Partial
 from sads.seeds import torch_stream
@@ -366,7 +367,7 @@ class Passes:
 
     # Work under way, on disk.
 
-    def tensors(self, response: tuple[float, ...], seconds: float) -> dict[str, Tensor]:
+    def tensors(self, response: tuple[float, ...], spent: Spent) -> dict[str, Tensor]:
         """What `load` reads."""
         state = self.state
         position = [PHASES.index(state.phase), state.turn, state.done, self.size]
@@ -374,16 +375,16 @@ class Passes:
             **state.tensors,
             "position": torch.tensor(position),
             "response": torch.tensor(response, dtype=torch.float64),
-            "seconds": torch.tensor(seconds, dtype=torch.float64),
+            **spent.tensors(),
         }
 
-    def load(self, tensors: dict[str, Tensor], response: tuple[float, ...]) -> float:
-        """Go on from what `tensors` wrote; the seconds that it took so far."""
-        tensors = dict(tensors)
+    def load(self, tensors: dict[str, Tensor], response: tuple[float, ...]) -> Spent:
+        """Go on from what `tensors` wrote; what was spent on it so far."""
+        spent = Spent.read(tensors)
+        tensors = {n: t for n, t in tensors.items() if n not in NOTHING.tensors()}
         if not same_response(tensors.pop("response").tolist(), response):
             raise ValueError("the networks or the probe were others")
         phase, turn, done, size = (int(n) for n in tensors.pop("position"))
-        seconds = float(tensors.pop("seconds"))
         if not (0 <= phase < len(PHASES) and 0 <= turn <= MAX_PASSES and size == self.size):
             raise ValueError("its parts do not fit together")
         begun = self._start().tensors
@@ -393,7 +394,7 @@ class Passes:
                 raise ValueError("its numbers are of another size, or not finite")
         self.state = State(PHASES[phase], turn, done, tensors)
         self._check_names()
-        return seconds
+        return spent
 
     def _check_names(self) -> None:
         state, size = self.state, self.lift.size
@@ -417,16 +418,16 @@ def run_passes(
     passes: Passes,
     partial: Partial,
     response: tuple[float, ...],
-    clock: Callable[[], float],
+    started: Started,
     progress: Progress | None,
     stage: Stage,
-    interrupted: Callable[[MatrixFree, float], Any],
-) -> tuple[MatrixFree, float]:
-    """What the passes find, and the seconds that earlier processes took for a part of it.
+    interrupted: Callable[[MatrixFree, Spent], Any],
+) -> tuple[MatrixFree, Spent]:
+    """What the passes find, and what was spent on it, by earlier processes too.
 
     After Ctrl-C the `InterruptedEstimate` holds what `interrupted` makes of the networks so far.
     """
-    earlier = 0.0
+    earlier = NOTHING
     tensors = partial.load()
     if tensors is not None:
         try:
@@ -438,7 +439,7 @@ def run_passes(
             ) from error
 
     def keep() -> None:
-        partial.save(passes.tensors(response, earlier + clock()))
+        partial.save(passes.tensors(response, earlier.since(started)))
 
     try:
         passes.run(keep, lambda: partial.due, progress or (lambda *_: None), stage)
@@ -446,5 +447,6 @@ def run_passes(
         if not passes.state.counts.any():
             raise
         keep()
-        raise InterruptedEstimate(interrupted(passes.result(), earlier)) from None
-    return passes.result(), earlier
+        part = interrupted(passes.result(), earlier.since(started))
+        raise InterruptedEstimate(part) from None
+    return passes.result(), earlier.since(started)

@@ -50,7 +50,8 @@ from sads.geometry.recording import named_tensors
 from sads.geometry.remembered import Findings, key_of, recall, remember
 from sads.geometry.result import Provenance
 from sads.geometry.stacks import set_up_threads
-from sads.geometry.streaming import STREAM_BYTES, CannotStreamError, Streamed, weight_bytes
+from sads.geometry.streaming import STREAM_BYTES, Streamed, weight_bytes
+from sads.geometry.substitution import CannotStreamError
 from sads.probes import Probe, draw_input
 from sads.seeds import numpy_stream
 

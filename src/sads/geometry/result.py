@@ -11,7 +11,6 @@ from typing import Any
 
 import torch
 from markupsafe import Markup
-from safetensors.torch import save_file
 from torch import Tensor
 
 from sads.arguments import as_path, as_tensor, check_count, check_number, check_type
@@ -37,7 +36,7 @@ from sads.geometry.matrixfree import MatrixFree
 from sads.pieces import card, facts
 from sads.schedule import Schedule
 from sads.shapes import checked_shape, format_shape
-from sads.tensorfile import TensorFile
+from sads.tensorfile import Pieces, TensorFile, write_tensors
 from sads.transforms import ANALYSIS, SYNTHESIS, has_transform
 from sads.untrusted import parse_json
 
@@ -70,6 +69,8 @@ class Provenance:
     interrupted: bool = False
     draws: tuple[tuple[int, int, int], ...] = ()  # (seed, first network, last + 1) of each part
     seconds: float = 0.0
+    processor_seconds: float | None = None  # of all cores, if they are known
+    memory: int = 0  # bytes of the largest process that worked on it
 
     def to_json(self) -> str:
         return json.dumps(dataclasses.asdict(self))
@@ -372,7 +373,7 @@ class Geometry:
     def save(self, path: str | os.PathLike[str]) -> Path:
         """Write as safetensors, all at once or not at all."""
         path = as_path(path)
-        tensors = {
+        tensors: dict[str, Tensor | Pieces] = {
             **self.moments.tensors(),
             "counts": self.counts,
             "order": self.lift.order,
@@ -386,7 +387,7 @@ class Geometry:
             "provenance": self.provenance.to_json(),
         }
         with replacing(path) as temporary:
-            save_file(tensors, temporary, metadata)
+            write_tensors(temporary, tensors, metadata)
         return path
 
 
@@ -421,6 +422,11 @@ def _read_counts(file: TensorFile) -> Tensor:
     if batches > 1 and not counts.any():
         raise ValueError("its batches hold no networks")
     return counts
+
+
+def _both(a: float | None, b: float | None) -> float | None:
+    """A sum, if both are known."""
+    return None if a is None or b is None else a + b
 
 
 def same_response(a: Sequence[float], b: Sequence[float]) -> bool:
@@ -468,6 +474,8 @@ def _merge_two(a: Geometry, b: Geometry) -> Geometry:
         a.provenance,
         draws=draws,
         seconds=a.provenance.seconds + b.provenance.seconds,
+        processor_seconds=_both(a.provenance.processor_seconds, b.provenance.processor_seconds),
+        memory=max(a.provenance.memory, b.provenance.memory),
         interrupted=a.provenance.interrupted or b.provenance.interrupted,
     )
     return replace(a, moments=merged, provenance=provenance)

@@ -111,6 +111,8 @@ class DiT(nn.Module):
 
     def initialise(self) -> None:
         """Xavier-uniform linear layers, a small time MLP, blocks that start as the identity."""
+        if self.output.weight.is_meta:
+            return  # no numbers are there: PyTorch would import its compiler to draw none
         for module in self.modules():
             if isinstance(module, nn.Linear):
                 nn.init.xavier_uniform_(module.weight)

@@ -26,14 +26,19 @@ def sincos_positions(grid: tuple[int, ...], width: int) -> Tensor:
 
     Each axis contributes sines, then cosines, of the coordinate at frequencies
     `10000^(-k / (share / 2))`. As in the reference implementation, the last axis comes first.
+    It is computed on the CPU wherever the network is: for `arange` on the device `meta` PyTorch
+    imports its compiler, which takes two seconds.
     """
     share = width // len(grid)
-    omega = 10_000.0 ** (-torch.arange(share // 2, dtype=torch.float64) / (share // 2))
-    coordinates = torch.meshgrid(
-        *(torch.arange(n, dtype=torch.float64) for n in grid), indexing="ij"
-    )
+    device = torch.get_default_device()
+    omega = 10_000.0 ** (-_count(share // 2) / (share // 2))
+    coordinates = torch.meshgrid(*map(_count, grid), indexing="ij")
     parts = []
     for coordinate in reversed(coordinates):
         angles = coordinate.reshape(-1, 1) * omega  # (tokens, share // 2)
         parts += [angles.sin(), angles.cos()]
-    return torch.cat(parts, dim=-1).float()  # (tokens, width)
+    return torch.cat(parts, dim=-1).float().to(device)  # (tokens, width)
+
+
+def _count(number: int) -> Tensor:
+    return torch.arange(number, dtype=torch.float64, device="cpu")

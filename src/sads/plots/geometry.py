@@ -6,8 +6,9 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from sads.geometry.directions import EQUAL, Directions, figure6_ranks
+from sads.geometry.directions import Directions, figure6_ranks
 from sads.geometry.result import Geometry
+from sads.geometry.spread import EQUAL
 from sads.plots.style import (
     BLUE,
     GREY,

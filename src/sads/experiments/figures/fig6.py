@@ -4,6 +4,9 @@ Appendix A takes eigenvectors number 0, 31, 63, ... 255. Only a direction that i
 direction of the architecture; where it is one of a cluster, every seed trains on another vector of
 the cluster's span. Clusters are those of `Geometry.data_directions`, after which cells are named; a
 note says where the certificate is less sure.
+
+Panels that end in `-common` train and sample the same networks on the same data as people do today:
+v-prediction, clipped, averaged. They are made if `--only` names them.
 """
 
 from collections.abc import Mapping, Sequence
@@ -24,7 +27,7 @@ from sads.experiments.figures.states import (
     score_cells,
 )
 from sads.experiments.records import Record
-from sads.experiments.spec import Cell, GeometrySpec, cell_of
+from sads.experiments.spec import COMMON, PAPER, Cell, GeometrySpec, Practice, cell_of
 from sads.experiments.verdict import (
     Claim,
     correlation_over_units,
@@ -32,15 +35,16 @@ from sads.experiments.verdict import (
     judge,
     paired_difference,
 )
-from sads.geometry.directions import EQUAL, Directions
+from sads.geometry.directions import Directions
 from sads.geometry.result import Geometry
+from sads.geometry.spread import EQUAL
 from sads.table1 import DIT_2, DIT_4, FIGURE6_RANKS, IDDPM, Column, Sampling, Training
 from sads.tables import column
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure as Picture
 
-PAPER = {
+TABLE1 = {
     "iddpm-nearest": IDDPM,
     "iddpm-area": replace(IDDPM, options=(*IDDPM.options, ("resample", "area"))),
     "dit-2": DIT_2,
@@ -69,16 +73,42 @@ def _smoke(paper: Column) -> Column:
     )
 
 
+@dataclass(frozen=True)
+class Panel:
+    """A network, how its models are trained and sampled, and along which eigenvectors."""
+
+    column: Column
+    practice: Practice = PAPER
+    ranks: tuple[int, ...] = FIGURE6_RANKS
+
+    def shrink(self) -> "Panel":
+        """A panel that tests the programs and nothing else."""
+        least = self.ranks[:: max(1, len(self.ranks) // 2)]
+        return replace(self, column=_smoke(self.column), ranks=least)
+
+
 # The two ends of the spectrum, once at the paper's full training: an hour or two a cell on a core,
 # which says whether the paper's own models have diverged.
 ENDS = "iddpm-ends"
 FULL = replace(IDDPM, num_networks=16_384, num_seeds=1, sampling=Sampling(steps=100))
-COLUMNS = {
-    "smoke": {name: _smoke(paper) for name, paper in (PAPER | {ENDS: FULL}).items()},
-    "laptop": {name: _laptop(paper) for name, paper in PAPER.items()} | {ENDS: FULL},
-    "paper": PAPER | {ENDS: FULL},
+
+
+def _panels(columns: Mapping[str, Column]) -> dict[str, Panel]:
+    """The paper's panels, the same in common practice, and the two ends."""
+    return {
+        **{name: Panel(found) for name, found in columns.items()},
+        **{f"{name}-common": Panel(found, COMMON) for name, found in columns.items()},
+        ENDS: Panel(FULL, ranks=FIGURE6_RANKS[:: len(FIGURE6_RANKS) - 1]),
+    }
+
+
+PANELS = {
+    "smoke": {name: panel.shrink() for name, panel in _panels(TABLE1).items()},
+    "laptop": _panels({name: _laptop(paper) for name, paper in TABLE1.items()}),
+    "paper": _panels(TABLE1),
 }
-RANKS = {"smoke": (0, 127, 255), "laptop": FIGURE6_RANKS, "paper": FIGURE6_RANKS}
+NAMES = tuple(PANELS["paper"])
+ON_REQUEST = tuple(name for name in NAMES if name not in TABLE1)
 
 
 @dataclass(frozen=True)
@@ -101,22 +131,23 @@ Done = Mapping[tuple[int, int], Record]
 
 def panel_cells(context: Context, panel: str) -> dict[tuple[int, int], Cell]:
     """By seed and rank, seed by seed, so that an unfinished sweep covers all ranks."""
-    chosen = COLUMNS[context.scale][panel]
-    directions = context.geometry(GeometrySpec.of(chosen)).data_directions()
+    chosen = PANELS[context.scale][panel]
+    directions = context.geometry(GeometrySpec.of(chosen.column)).data_directions()
     return {
         (seed, rank): cell_of(
-            chosen,
+            chosen.column,
             data=DataSpec.along(rank, directions),
             seed=seed,
             layers=context.layers,
+            practice=chosen.practice,
         )
-        for seed in context.seeds(chosen.num_seeds)
-        for rank in (RANKS[context.scale] if panel != ENDS else (0, FIGURE6_RANKS[-1]))
+        for seed in context.seeds(chosen.column.num_seeds)
+        for rank in chosen.ranks
     }
 
 
 def chosen_panels(context: Context) -> list[str]:
-    return context.panels((*PAPER, ENDS), on_request=(ENDS,))
+    return context.panels(NAMES, on_request=ON_REQUEST)
 
 
 def cells(context: Context) -> list[Cell]:
@@ -133,13 +164,14 @@ def draw(context: Context) -> Outcome:
         if not done:
             notes.append(f"{panel}: no cell is finished")
             continue
-        geometry = context.geometry(GeometrySpec.of(COLUMNS[context.scale][panel]))
+        settings = PANELS[context.scale][panel]
+        geometry = context.geometry(GeometrySpec.of(settings.column))
         directions = geometry.data_directions()
         ranks = sorted({rank for _, rank in done})
         rows = [_row(panel, rank, done, directions) for rank in ranks]
         table += rows
         claims.append(judge_panel(panel, done, directions))
-        pictures[panel] = plot_panel(geometry, directions, rows)
+        pictures[panel] = plot_panel(geometry, directions, rows, settings.practice)
         notes += note_cells(done.values(), len(chosen), context.layers, panel)
         notes += note_states(done.values(), panel)
         notes += _note_doubtful(panel, ranks, geometry)
@@ -207,7 +239,9 @@ def _worst_state(rows: Sequence[Point]) -> str:
     return "diverged" if any("diverged" in row.state for row in rows) else "not trained"
 
 
-def plot_panel(geometry: Geometry, directions: Directions, rows: Sequence[Point]) -> "Picture":
+def plot_panel(
+    geometry: Geometry, directions: Directions, rows: Sequence[Point], practice: Practice
+) -> "Picture":
     """MSW2 against rank, eigenvalues, eigenvectors and their spectra.
 
     A hollow point stands for a cluster: every seed trained on another vector of its subspace.
@@ -241,12 +275,15 @@ def plot_panel(geometry: Geometry, directions: Directions, rows: Sequence[Point]
             face = BLUE if row.cluster_of == 1 else "white"
             axes.plot(place, row.msw2.value, "o", ms=6, mec=BLUE, mfc=face, zorder=4)
         axes.set_ylabel("MSW$_2$ (mean ± s.e.)", color=BLUE)
-        axes.set_ylim(0, 1.12 * float(np.nanmax(means + errors, initial=1e-9)))
+        lines = baseline_lines(rows)
+        axes.set_ylim(0, 1.12 * float(np.nanmax([*(means + errors), *lines.values(), 1e-9])))
         axes.set_xticks(places, [f"$u_{{{rank + 1}}}$" for rank in ranks])
         axes.set_xlim(-0.5, len(rows) - 0.5)
-        show_baselines(axes, baseline_lines(rows))
+        show_baselines(axes, lines)
         failed = sum(row.state != f"{row.seeds} trained" for row in rows)
         title = f"{title_of(geometry)}; {seeds} seed{'s' * (seeds > 1)}"
+        if practice != PAPER:
+            title += f"; {practice}"
         if failed:
             title += f"\nof {failed} of {len(rows)} directions not all models are trained: "
             title += _worst_state(rows)
@@ -280,6 +317,6 @@ FIGURE = Figure(
     "Training along the eigenvectors",
     draw,
     cells=cells,
-    panels=(*PAPER, ENDS),
-    on_request=(ENDS,),
+    panels=NAMES,
+    on_request=ON_REQUEST,
 )

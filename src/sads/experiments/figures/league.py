@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from sads.data.spec import DataSpec
+from sads.experiments import spec
 from sads.experiments.figures.figure import Context, Figure, Outcome, note_cells
 from sads.experiments.figures.states import describe_states
 from sads.experiments.league import (
@@ -25,8 +26,8 @@ from sads.experiments.league import (
 from sads.experiments.league import NAMES as OUTCOME_NAMES
 from sads.experiments.records import Record
 from sads.experiments.run import digest_images, make_data, read_source
-from sads.experiments.spec import Cell, Practice, cell_of
-from sads.experiments.verdict import Claim, untested
+from sads.experiments.spec import Cell, cell_of
+from sads.experiments.verdict import NOT_TESTED, Claim, untested
 from sads.predictors.prospect import Plan, Prospect, Untrained
 from sads.predictors.registry import OUTCOMES, Prediction, find_predictors
 from sads.rotations.alignment import pair
@@ -39,9 +40,9 @@ SHAPE = (1, 8, 8)
 CHOSEN_ON, JUDGED_ON = ("digits", "mnist"), ("faces", "cifar10")
 NAMES = (*CHOSEN_ON, *JUDGED_ON)
 WAYS = {
-    PAPER: Practice(),
-    COMMON: Practice(prediction="v", clip=True, ema_decay=0.99),
-    SKIP: Practice(prediction="v", clip=True, ema_decay=0.99, skip="gaussian"),
+    PAPER: spec.PAPER,
+    COMMON: spec.COMMON,
+    SKIP: replace(spec.COMMON, skip="gaussian"),
 }
 ROTATIONS = {
     **dict.fromkeys(
@@ -311,9 +312,15 @@ def plot_standings(league: League) -> "Picture":
 
 
 def _title(league: League, practice: str, outcome: str) -> str:
+    """What a panel shows, without a word: words are corrected for all claims of a page."""
     claim = league.verdict(practice, outcome)
-    word = claim.verdict if claim is not None else "nothing to choose from"
-    return f"{OUTCOME_NAMES[outcome]}\n{PRACTICES[practice]}: {word}"
+    if claim is None:
+        found = "nothing to choose from"
+    elif not claim.testable:
+        found = NOT_TESTED
+    else:
+        found = f"p = {claim.p_for:.2g}, not corrected"
+    return f"{OUTCOME_NAMES[outcome]}\n{PRACTICES[practice]}: {found}"
 
 
 FIGURE = Figure(

@@ -1,0 +1,104 @@
+"""The claims of `claims.toml`, judged on the records that there are."""
+
+from collections.abc import Callable
+
+import numpy as np
+
+from sads.estimates import mean_estimate
+from sads.experiments.figures.practice.arms import CORE, RANDOM, TESTED, Done
+from sads.experiments.figures.states import gate
+from sads.experiments.spec import PAPER, Practice
+from sads.experiments.verdict import (
+    Claim,
+    correlation_over_units,
+    correlation_test,
+    judge,
+    paired_difference,
+    sign_flip_test,
+)
+from sads.pipeline import Evaluation
+
+
+def judge_practices(name: str, done: Done) -> list[Claim]:
+    """The registered claims, for as many seeds as have all that a claim compares."""
+    claims: list[Claim] = []
+    for label, practice in TESTED.items():
+        claims += _judge_pair(
+            f"{name}, {label}: the minimising rotation beats the identity",
+            done,
+            (practice, "identity"),
+            (practice, "min"),
+            "seeds",
+        )
+        claims += _judge_pair(
+            f"{name}, {label}: the minimising rotation beats random rotations",
+            done,
+            (practice, RANDOM),
+            (practice, "min"),
+            "random rotations",
+        )
+        claims += _judge_alpha(f"{name}, {label}", practice, done)
+    for label, practice in list(TESTED.items())[1:]:
+        claims += _judge_pair(
+            f"{name}: without a rotation, {label} beats the paper's way behind the minimising "
+            "rotation",
+            done,
+            (PAPER, "min"),
+            (practice, "identity"),
+            "seeds",
+        )
+    return claims
+
+
+def _judge_pair(
+    text: str, done: Done, worse: tuple[Practice, str], better: tuple[Practice, str], unit: str
+) -> list[Claim]:
+    """That one of two has the smaller SW2, seed by seed; nothing if no seed has both."""
+    seeds = [s for p, r, s in done if (p, r) == worse and (*better, s) in done]
+    first, second = ([done[*pair, s].last for s in seeds] for pair in (worse, better))
+    if not seeds:
+        return []
+    high, low = (np.array([e.sw2 for e in side]) for side in (first, second))
+    difference = paired_difference(high, low)
+    return [
+        judge(
+            text,
+            f"SW2 {mean_estimate(high)} less {mean_estimate(low)}: {difference}",
+            sign_flip_test(high - low, unit),
+            difference.interval,
+            gate([*first, *second]),
+        )
+    ]
+
+
+def _judge_alpha(place: str, practice: Practice, done: Done) -> list[Claim]:
+    """Whether SW2, and the held-out loss, rise with alpha over all rotations of a practice."""
+    kinds = list(dict.fromkeys(r for p, r, _ in done if p == practice))
+    seeds = sorted({s for p, _, s in done if p == practice})
+    whole = [s for s in seeds if all((practice, kind, s) in done for kind in kinds)]
+    if len(kinds) < len((*CORE, "max")) or not whole:
+        return []
+    records = [[done[practice, kind, s] for kind in kinds] for s in whole]
+    alphas = np.mean([[r.facts.alpha.value for r in row] for row in records], axis=0)
+    closed = gate([r.last for row in records for r in row])
+
+    def rises(text: str, number: Callable[[Evaluation], float], closed: str) -> Claim:
+        rows = [[number(record.last) for record in row] for row in records]
+        correlation = correlation_over_units(alphas, rows)
+        return judge(
+            f"{place}: {text} rises with alpha",
+            f"rank correlation {correlation}, {len(whole)} seeds",
+            correlation_test(alphas, rows, "rotations"),
+            correlation,
+            closed,
+        )
+
+    claims = [rises("SW2", lambda e: e.sw2, closed)]
+    if all(r.last.denoising is not None for row in records for r in row):
+        # A loss is what it is, whatever a sampler makes of it.
+        claims.append(rises("the held-out denoising loss", _loss, ""))
+    return claims
+
+
+def _loss(evaluation: Evaluation) -> float:
+    return float("nan") if evaluation.denoising is None else evaluation.denoising.loss.value

@@ -1,0 +1,24 @@
+"""Pictures that are drawn in haste, for tests that look at something else.
+
+`hasty_pictures` is a fixture, which every command in this process uses. A picture is made and drawn
+as ever, but its parts are not arranged, which takes matplotlib three quarters of the time. Tests
+that are marked `pictures` make them as a user gets them: there is one for each kind of picture.
+"""
+
+from pathlib import Path
+
+import pytest
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+
+
+@pytest.fixture
+def hasty_pictures(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    if request.node.get_closest_marker("pictures") is not None:
+        return
+
+    def draw(figure: Figure, path: Path) -> None:
+        figure.set_layout_engine("none")
+        FigureCanvasAgg(figure).print_png(path)
+
+    monkeypatch.setattr(Figure, "savefig", draw)
