@@ -545,7 +545,7 @@ def test_notes_name_what_is_missing():
 
 def test_a_cell_names_its_family():
     assert str(FamilySpec.of(fig6.TABLE1["iddpm-area"])) == "iddpm (area) 1x16x16"
-    assert str(FamilySpec.of(fig6.PAPER["dit-4"])) == "dit/4 1x16x16"
+    assert str(FamilySpec.of(fig6.TABLE1["dit-4"])) == "dit/4 1x16x16"
 
 
 @pytest.mark.parametrize("scale", ["laptop"])
