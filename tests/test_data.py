@@ -394,9 +394,11 @@ def test_options_that_are_refused(options, message):
 def test_digits_are_those_of_scikit_learn():
     from sklearn.datasets import load_digits
 
+    expected = load_digits()
     images = sads.load_images("digits")
     assert images.shape == (1797, 1, 8, 8)
-    np.testing.assert_allclose(images[:, 0], load_digits().images / 8 - 1, atol=1e-6)
+    np.testing.assert_allclose(images[:, 0], expected.images / 8 - 1, atol=1e-6)
+    assert sads.load_labels("digits").tolist() == expected.target.tolist()
     assert torch.equal(sads.load_images("digits", limit=7), images[:7])
 
 

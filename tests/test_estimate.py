@@ -61,8 +61,8 @@ def _assert_agree(fast: sads.Geometry, plain: sads.Geometry, resolution: float) 
 def test_fast_estimate_agrees_with_monte_carlo(name: str, probe: str) -> None:
     family = small_family(name)
     where = PROBES[probe](family.shape)
-    count = 144 if name.startswith("unet") else 600  # a U-Net takes 10 ms to build
-    fast = sads.estimate_geometry(family, count, probe=where, seed=1)
+    count = 96 if name.startswith("unet") else 144  # as many as the resolution asks for
+    fast = sads.estimate_geometry(family, 4 * count, probe=where, seed=1)
     assert fast.estimator == ("exact" if (name[:3], probe) == ("dit", "zero") else "integrated")
     plain = sads.estimate_geometry(family, count, probe=where, seed=2, estimator="monte-carlo")
     _assert_agree(fast, plain, resolution=0.15)
@@ -75,8 +75,8 @@ def test_every_prediction_agrees_with_monte_carlo(prediction: str, probe: str) -
     levels = sads.Schedule("edm", 3, first=0.2, last=2.0) if prediction == "edm" else FEW_LEVELS
     family = small_family("cnn", prediction=prediction, schedule=levels)
     where = PROBES[probe](family.shape)
-    fast = sads.estimate_geometry(family, 800, probe=where, seed=3)
-    plain = sads.estimate_geometry(family, 800, probe=where, seed=4, estimator="monte-carlo")
+    fast = sads.estimate_geometry(family, 1600, probe=where, seed=3)
+    plain = sads.estimate_geometry(family, 512, probe=where, seed=4, estimator="monte-carlo")
     affine = prediction not in ("epsilon", "score") and probe == "custom"
     assert fast.estimator == ("outer-product" if affine else "integrated")
     _assert_agree(fast, plain, resolution=0.1)

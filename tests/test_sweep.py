@@ -31,7 +31,7 @@ from sads.table1 import Sampling, Training
 FAMILY = FamilySpec("mlp", (1, 4, 4), (("depth", 1), ("width", 16)))
 GEOMETRY = GeometrySpec(FAMILY, 32)
 QUICK = Training(5, 20, 1e-3)
-SLOW = Training(2000, 20, 1e-3)  # long enough to be killed in ten times
+SLOW = Training(600, 20, 1e-3)  # long enough to be killed in ten times
 
 
 def cell_along(data, training=QUICK):

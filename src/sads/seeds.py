@@ -25,6 +25,18 @@ def torch_stream(*key: int | str) -> torch.Generator:
     return torch.Generator().manual_seed(derive_seed(*key))
 
 
+def seed_torch(seed: int) -> None:
+    """Seed PyTorch's own generators.
+
+    `torch.manual_seed` writes down a traceback for every kind of device that is not there, which
+    takes as long as to evaluate a small network.
+    """
+    if torch.accelerator.is_available():
+        torch.manual_seed(seed)
+    else:
+        torch.default_generator.manual_seed(seed)
+
+
 def seed_sequence(seed: int, *key: int) -> np.random.SeedSequence:
     """NumPy's own derivation of streams: child `key` of a seed."""
     return np.random.SeedSequence(seed, spawn_key=key)

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from sads.arguments import as_path
 from sads.data.arrays import load_array
+from sads.data.digits import load_digits
 from sads.errors import DataError, InvalidArgumentError, printable
 
 NAMES = ("labels", "y")
@@ -27,9 +28,7 @@ def load_labels(source: str | Path, limit: int | None = None) -> Tensor | None:
         raise InvalidArgumentError(f"limit must be at least 1, got {limit!r}")
     as_path(source)
     if str(source) == "digits":
-        from sklearn.datasets import load_digits  # slow to import
-
-        return torch.from_numpy(load_digits().target)[:limit]
+        return torch.from_numpy(load_digits()[1])[:limit]
     path = Path(source)
     if path.suffix.lower() != ".npz" or os.path.isdir(path):
         return None

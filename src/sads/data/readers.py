@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from sads.data.arrays import Array, load_idx, load_images_array
+from sads.data.digits import load_digits
 from sads.data.pictures import PICTURES, Found, Items, Skipped, read_picture
 from sads.data.sources import reading_file
 from sads.errors import DataError, InvalidArgumentError, printable
@@ -43,9 +44,8 @@ def read_idx(path: Path) -> Items:
 
 def read_digits() -> Items:
     """Scikit-learn's bundled 1,797 handwritten digits of 8x8 pixels, values 0 to 16."""
-    from sklearn.datasets import load_digits  # slow to import
-
-    yield "digits", load_digits().images[:, None] / 16
+    images, _ = load_digits()
+    yield "digits", images[:, None] / 16
 
 
 def read_folder(folder: Path) -> Items:

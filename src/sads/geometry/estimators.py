@@ -28,7 +28,7 @@ from sads.geometry.stacks import PARAMETER_BYTES, Stack
 from sads.geometry.streaming import Streamed, StreamedNetwork, StreamedStack
 from sads.geometry.streams import NetworkStream
 from sads.probes import Probe, draw_input
-from sads.seeds import numpy_stream
+from sads.seeds import numpy_stream, seed_torch
 
 NUM_BATCHES = BATCHES
 GRAM_BYTES = 16 << 20  # of one Gram matrix in float32; larger ones are many bytes when there are 16
@@ -425,7 +425,7 @@ class MonteCarlo(Estimator):
         scores = []
         for number, level, x in zip(draws.numbers, draws.levels, draws.x, strict=True):
             with torch.random.fork_rng(devices=[]), torch.no_grad():
-                torch.manual_seed(int(numpy_stream(self.seed, 2, number).integers(2**63)))
+                seed_torch(int(numpy_stream(self.seed, 2, number).integers(2**63)))
                 network = self.family.build().to(self.device)
                 x = x[None].to(self.device)
                 scores.append(self.family.score(network, x, level[None]).cpu().flatten(1))
