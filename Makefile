@@ -21,8 +21,9 @@ demo: $(STAMP)
 test: lint
 	$(MAKE) --jobs=2 types tests
 
+# One worker more than there are cores: some tests wait for a browser, for Ray or for what they kill.
 tests: $(STAMP)
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist worksteal
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $$(($$(getconf _NPROCESSORS_ONLN) + 1)) --dist worksteal
 
 # Chromium, for the tests that open reports in it; without it they are skipped.
 browser:

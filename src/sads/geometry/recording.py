@@ -25,6 +25,7 @@ from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_mod
 
 from sads.errors import NetworkError
 from sads.geometry.laws import CONSTANT, NORMAL, RANDOM, TRUNCATED, UNIFORM, Recipe, Step
+from sads.seeds import seed_torch
 
 aten = torch.ops.aten
 
@@ -252,7 +253,7 @@ def _check_another(module: nn.Module, other: nn.Module) -> None:
 def build_network(build: Callable[[], nn.Module], seed: int) -> nn.Module:
     """The network that the constructor gives after a seed; the global stream is left alone."""
     with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
+        seed_torch(seed)
         return build()
 
 
@@ -427,7 +428,7 @@ def _replayed_storages(recorder: _Recorder, module: nn.Module) -> set[int]:
     memory: dict[int, Tensor] = {}
     right: set[int] = set()
     with torch.random.fork_rng(devices=[]), torch.no_grad():
-        torch.manual_seed(0)
+        seed_torch(0)
         for number, event in enumerate(recorder.events):
             if event.on_meta:
                 continue
