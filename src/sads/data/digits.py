@@ -1,7 +1,7 @@
-"""The 1,797 handwritten digits that come with scikit-learn, without the time that it takes to import.
+"""The 1,797 handwritten digits that come with scikit-learn, without the time of its import.
 
-`sklearn.datasets` imports half of SciPy, two seconds of a processor; the table of the digits lies in
-its folder as a gzipped text, a row an image and its class.
+`sklearn.datasets` imports half of SciPy, two seconds of a processor; the table of the digits lies
+in its folder as a gzipped text, a row an image and its class.
 """
 
 import importlib.util
