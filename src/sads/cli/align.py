@@ -34,7 +34,7 @@ from sads.cli.reading import announce, estimate, read_dataset, read_family
 from sads.cli.report import REPORT, add_report
 from sads.errors import InvalidArgumentError
 from sads.estimates import Estimate
-from sads.tables import Row, column
+from sads.tables import Row, titled
 
 if TYPE_CHECKING:
     from sads.data.spec import DataSet
@@ -196,16 +196,16 @@ def align_measured(
 class Expected(Row):
     """A rotation with its alpha; the paper expects the least to train best."""
 
-    rotation: str = column("rotation, best expected first")
-    alpha: Estimate = column("alpha")
+    rotation: str = titled("rotation, best expected first")
+    alpha: Estimate
 
 
 @dataclass(frozen=True)
 class Tenth(Row):
     """The share of the data's energy in a tenth of the network's directions."""
 
-    directions: str = column("directions of the network")
-    energy: str = column("energy of the data")
+    directions: str = titled("directions of the network")
+    energy: str = titled("energy of the data")
 
 
 @dataclass(frozen=True)

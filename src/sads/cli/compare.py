@@ -14,7 +14,7 @@ from sads.cli.options import AsJson, NetworkOptions, Networks, NewFolder, Seed, 
 from sads.cli.printing import print_line, print_table, print_written
 from sads.cli.reading import read_geometry
 from sads.errors import InvalidArgumentError
-from sads.tables import Row, column
+from sads.tables import Row, titled
 
 if TYPE_CHECKING:
     from sads.geometry.compare import Comparison, Pair
@@ -106,10 +106,10 @@ class PairRow(Row):
     """Two geometries: how alike their ends are, and how many differences are significant."""
 
     pair: str
-    avoided: str = column("avoided ends: overlap, largest angle")
-    preferred: str = column("preferred ends")
-    spectrum: str = column("spectrum differs")
-    frequency: str = column("energies differ")
+    avoided: str = titled("avoided ends: overlap, largest angle")
+    preferred: str = titled("preferred ends")
+    spectrum: str = titled("spectrum differs")
+    frequency: str = titled("energies differ")
 
 
 def _print(result: "Comparison") -> None:

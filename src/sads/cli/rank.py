@@ -30,7 +30,7 @@ from sads.cli.printing import (
 from sads.cli.reading import announce, read_dataset, read_family, read_value_range
 from sads.errors import InvalidArgumentError
 from sads.shapes import format_shape, parse_shape
-from sads.tables import Row, column
+from sads.tables import Row, titled
 
 if TYPE_CHECKING:
     from sads.experiments.ranking import Candidate, Ranking
@@ -180,7 +180,7 @@ class Listed(Row):
     place: int | None
     network: str
     rotation: str
-    skip: str = column("Gaussian skip")
+    skip: str = titled("Gaussian skip")
     alpha: float | None = None
     centred_alpha: float | None = None
     squared_alpha: float | None = None

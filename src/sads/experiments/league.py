@@ -33,7 +33,7 @@ from sads.experiments.verdict import (
     shared_correlation_test,
 )
 from sads.predictors.registry import OUTCOMES, Prediction
-from sads.tables import Row, column
+from sads.tables import Row, titled
 from sads.untrusted import DAMAGE, first_line, read_json
 
 SHIPPED = Path(__file__).with_name("league.json")
@@ -76,16 +76,16 @@ class Standing(Row):
     outcome: str
     predictor: str
     chosen: bool
-    sign: str = column("larger is")  # "worse" or "better", as found where it was chosen
-    correlation: float | None = column("where chosen", default=None)
-    held_out: float | None = column("held out", default=None)  # with this sign
+    sign: str = titled("larger is")  # "worse" or "better", as found where it was chosen
+    correlation: float | None = titled("where chosen", default=None)
+    held_out: float | None = titled("held out", default=None)  # with this sign
     low: float | None = None
     high: float | None = None
-    blocks: int | None = column("blocks", default=None)
-    right: int = column("right", default=0)  # of rotations, in held-out blocks
+    blocks: int | None = titled("blocks", default=None)
+    right: int = titled("right", default=0)  # of rotations, in held-out blocks
     pairs: int = 0
-    right_between: int | None = column("right between", default=None)
-    pairs_between: int | None = column("pairs between", default=None)
+    right_between: int | None = titled("right between", default=None)
+    pairs_between: int | None = titled("pairs between", default=None)
 
 
 @dataclass(frozen=True)

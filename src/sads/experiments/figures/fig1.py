@@ -23,7 +23,7 @@ from sads.experiments.store import Store
 from sads.experiments.verdict import Claim, judge, paired_difference, sign_flip_test
 from sads.geometry.result import Geometry
 from sads.table1 import SPHERE, Sampling, Training
-from sads.tables import column, format_value
+from sads.tables import format_value, titled
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure as Picture
@@ -54,9 +54,9 @@ class Sphere(ScoreRow):
     """One of the two spheres, over all seeds; its shape is that of the first."""
 
     sphere: str
-    radius: float = column("radius / true, first seed")
-    spread: float = column("its spread")
-    off: float = column("off the subspace / radius")
+    radius: float = titled("radius / true, first seed")
+    spread: float = titled("its spread")
+    off: float = titled("off the subspace / radius")
 
 
 def all_cells(context: Context) -> dict[tuple[int, str], Cell]:

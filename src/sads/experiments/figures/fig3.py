@@ -23,7 +23,7 @@ from sads.experiments.verdict import (
     sign_flip_test,
 )
 from sads.families import ScoreFamily
-from sads.tables import Row, column
+from sads.tables import Row, titled
 from sads.theory.impulse import ImpulseResponse, impulse_response
 
 if TYPE_CHECKING:  # matplotlib is slow to import
@@ -45,7 +45,7 @@ class Asymmetry(Row):
     resampling: str
     symmetry: str
     networks: int
-    odd_energy: Estimate = column("energy of the odd part")
+    odd_energy: Estimate = titled("energy of the odd part")
 
 
 @dataclass(frozen=True, eq=False)

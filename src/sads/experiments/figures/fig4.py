@@ -27,7 +27,7 @@ from sads.experiments.verdict import (
     sign_flip_test,
     within_test,
 )
-from sads.tables import Row, column
+from sads.tables import Row, titled
 from sads.theory.theorem1 import LinearDSM, Simulation, conditioning, rates
 
 if TYPE_CHECKING:  # matplotlib is slow to import
@@ -47,13 +47,13 @@ class Plateau(Row):
     """What SGD does for data along one eigenvector."""
 
     v: str
-    eigenvalue: float = column("lambda")
-    rate: float = column("rate rho")
-    gradient_covariance_trace: float = column("tr Cov of gradient")
-    plateau: float = column("plateau, exact")
-    simulated: Estimate = column("at the last step")
-    exact_at_last_step: float = column("the same, exact")
-    largest_deviation_in_errors: float = column("largest |z|")
+    eigenvalue: float = titled("lambda")
+    rate: float = titled("rate rho")
+    gradient_covariance_trace: float = titled("tr Cov of gradient")
+    plateau: float = titled("plateau, exact")
+    simulated: Estimate = titled("at the last step")
+    exact_at_last_step: float = titled("the same, exact")
+    largest_deviation_in_errors: float = titled("largest |z|")
 
 
 @dataclass(frozen=True, eq=False)

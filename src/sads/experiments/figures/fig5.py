@@ -31,7 +31,7 @@ from sads.experiments.verdict import (
 from sads.geometry.directions import Directions
 from sads.geometry.estimate import estimate_geometry
 from sads.geometry.result import Geometry
-from sads.tables import Row, column
+from sads.tables import Row, titled
 from sads.theory.landscape import Landscape, draw_landscapes, landscape_family
 from sads.theory.markov import MarkovBound, markov_bound
 
@@ -53,11 +53,11 @@ class Steepness(Row):
     """How steep log-densities are along one of the two directions."""
 
     direction: str
-    angle: float = column("angle (degrees)")
-    energy: Estimate = column("v^T G v")
-    bound: float = column("bound")
-    observed: float = column("networks beyond")
-    change: Estimate = column("mean change of log p")
+    angle: float = titled("angle (degrees)")
+    energy: Estimate = titled("v^T G v")
+    bound: float
+    observed: float = titled("networks beyond")
+    change: Estimate = titled("mean change of log p")
 
 
 @dataclass(frozen=True, eq=False)

@@ -39,7 +39,7 @@ from sads.geometry.directions import Directions
 from sads.geometry.result import Geometry
 from sads.geometry.spread import EQUAL
 from sads.table1 import DIT_2, DIT_4, FIGURE6_RANKS, IDDPM, Column, Sampling, Training
-from sads.tables import column
+from sads.tables import titled
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure as Picture
@@ -119,10 +119,10 @@ class Point(ScoreRow):
     rank: int
     eigenvalue: Estimate
     cluster_of: int  # 1 for an individual direction
-    along: Estimate | None = column("W2 along v", default=None)
-    ascent: Estimate | None = column("MSW2 by ascent", default=None)
+    along: Estimate | None = titled("W2 along v", default=None)
+    ascent: Estimate | None = titled("MSW2 by ascent", default=None)
     _: KW_ONLY
-    zeros: float | None = column("MSW2 of zeros", default=None)
+    zeros: float | None = titled("MSW2 of zeros", default=None)
 
 
 Cells = Mapping[tuple[int, int], Cell]

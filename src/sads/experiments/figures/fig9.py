@@ -35,7 +35,7 @@ from sads.geometry.estimate import estimate_geometry
 from sads.geometry.result import Geometry
 from sads.probes import probe
 from sads.table1 import IDDPM, NUM_NETWORKS
-from sads.tables import Row, column
+from sads.tables import Row, titled
 from sads.theory.lemmas import unit
 
 if TYPE_CHECKING:  # matplotlib is slow to import
@@ -53,14 +53,14 @@ class Adapted(Row):
 
     image: str
     networks: int
-    first_eigenvalue: Estimate = column("lambda_1")
-    trace: float = column("trace")
-    energy_along_image: Estimate = column("v^T G v along the image")
-    own_share: Estimate = column(f"share of it in the first {NUM_FIRST}")
-    first_frequency: float = column("frequency of u_1")
-    last_frequency: float = column(f"frequency of u_{NUM_FIRST}")
-    default_share: Estimate | None = column("in the default's", default=None)
-    others_share: float | None = column("in other images'", default=None)
+    first_eigenvalue: Estimate = titled("lambda_1")
+    trace: float
+    energy_along_image: Estimate = titled("v^T G v along the image")
+    own_share: Estimate = titled(f"share of it in the first {NUM_FIRST}")
+    first_frequency: float = titled("frequency of u_1")
+    last_frequency: float = titled(f"frequency of u_{NUM_FIRST}")
+    default_share: Estimate | None = titled("in the default's", default=None)
+    others_share: float | None = titled("in other images'", default=None)
 
 
 @dataclass(frozen=True, eq=False)
