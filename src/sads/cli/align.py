@@ -197,7 +197,7 @@ class Expected(Row):
     """A rotation with its alpha; the paper expects the least to train best."""
 
     rotation: str = titled("rotation, best expected first")
-    alpha: Estimate
+    alpha: Estimate = titled("alpha")
 
 
 @dataclass(frozen=True)

@@ -55,7 +55,7 @@ class Steepness(Row):
     direction: str
     angle: float = titled("angle (degrees)")
     energy: Estimate = titled("v^T G v")
-    bound: float
+    bound: float = titled("bound")
     observed: float = titled("networks beyond")
     change: Estimate = titled("mean change of log p")
 

@@ -54,7 +54,7 @@ class Adapted(Row):
     image: str
     networks: int
     first_eigenvalue: Estimate = titled("lambda_1")
-    trace: float
+    trace: float = titled("trace")
     energy_along_image: Estimate = titled("v^T G v along the image")
     own_share: Estimate = titled(f"share of it in the first {NUM_FIRST}")
     first_frequency: float = titled("frequency of u_1")
