@@ -160,13 +160,11 @@ class _Figure:
             raise DecodingError("it is of another figure")
 
 
-def play(
-    chosen_on: Sequence[Block], judged_on: Sequence[Block], practices: Iterable[str] = PRACTICES
-) -> League:
+def play(chosen_on: Sequence[Block], judged_on: Sequence[Block]) -> League:
     """Choose predictors on some blocks and judge them on others."""
     standings: list[Standing] = []
     claims: list[Claim] = []
-    for practice, outcome in itertools.product(practices, OUTCOMES):
+    for practice, outcome in itertools.product(PRACTICES, OUTCOMES):
         first, second = (
             [b for b in blocks if b.practice == practice and b.counts_for(outcome)]
             for blocks in (chosen_on, judged_on)

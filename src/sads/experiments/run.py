@@ -16,7 +16,7 @@ from sads.data.images import read_images
 from sads.data.labels import load_labels
 from sads.data.spec import read_data, sphere_directions
 from sads.decoding import decode
-from sads.diffusion.anatomy import denoising_error, energy_parts
+from sads.diffusion.anatomy import energy_parts, measure_anatomy
 from sads.diffusion.clipping import range_of
 from sads.diffusion.model import ScoreModel
 from sads.diffusion.sample import SamplingOptions, draw
@@ -388,9 +388,9 @@ def with_anatomy(
     finite = y[y.flatten(1).isfinite().all(dim=1)]
     return replace(
         evaluation,
-        denoising=denoising_error(
+        denoising=measure_anatomy(
             model, data.test, data.train, rotation=turned, seed=seed_of(cell, "anatomy")
-        ),
+        ).summary,
         energies=energy_parts(finite, data.test, data.train) if len(finite) else None,
     )
 

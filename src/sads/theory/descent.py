@@ -126,33 +126,6 @@ def random_overlaps(dimension: int, count: int, seed: int = 0, part: int = 0) ->
     return torch.linalg.qr(normal).Q.square()  # signs, which QR does not fix, do not matter
 
 
-def descend(
-    phi: Tensor, moment: Tensor, sigma: float, learning_rate: float, steps: Sequence[int]
-) -> Tensor:
-    """`L_t - L*` by gradient descent on `Theta` from zero, step by step, (len(steps),).
-
-    Uses nothing of the closed form: the loss, its gradient, and matrices `Phi` (D, M) and `C`.
-    """
-    check_sigma(sigma)
-    _check_steps(steps)
-    phi, moment = phi.double(), moment.double()
-    identity = torch.eye(len(phi), dtype=torch.float64)
-    noisy = moment + sigma**2 * identity
-
-    def loss(omega: Tensor) -> Tensor:
-        return (omega @ noisy @ omega.T).trace() + 2 * omega.trace() + len(phi) / sigma**2
-
-    least = loss(-torch.linalg.inv(noisy))
-    theta = torch.zeros(phi.shape[1], len(phi), dtype=torch.float64)
-    found, done = [], 0
-    for step in steps:
-        for _ in range(step - done):
-            theta = theta - learning_rate * 2 * phi.T @ (phi @ theta @ noisy + identity)
-        done = step
-        found.append(loss(phi @ theta) - least)
-    return torch.stack(found)
-
-
 def _check_steps(steps: Sequence[int]) -> None:
     if not steps or min(steps) < 0 or list(steps) != sorted(steps):
         raise InvalidArgumentError(

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from sads.data.spec import ENDS, OWN_GEOMETRY, DataSpec, sphere_directions
-from sads.experiments.figures.figure import Context, Figure, Outcome, note_cells
+from sads.experiments.figures.figure import Context, Figure, Outcome, note_cells, smoke
 from sads.experiments.figures.states import ScoreRow, gate, note_states, score_cells
 from sads.experiments.records import Record
 from sads.experiments.run import seed_of
@@ -29,14 +29,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure as Picture
 
 COLUMNS = {
-    "smoke": replace(
-        SPHERE,
-        num_networks=256,
-        num_seeds=1,
-        num_data=500,
-        training=Training(20, 50, 1e-3),
-        sampling=Sampling(100, 10, projections_per_dimension=16),
-    ),
+    "smoke": smoke(SPHERE),
     "laptop": replace(
         SPHERE,
         num_networks=4096,

@@ -12,6 +12,7 @@ from sads.experiments.spec import Cell, GeometrySpec
 from sads.experiments.store import Store
 from sads.experiments.verdict import Claim, untested
 from sads.geometry.result import Geometry
+from sads.table1 import Column, Sampling, Training
 from sads.tables import Row
 
 if TYPE_CHECKING:  # matplotlib is slow to import
@@ -25,6 +26,18 @@ Key = TypeVar("Key", bound=Hashable)
 def check_scale(scale: str) -> None:
     if scale not in SCALES:
         raise InvalidArgumentError(f"unknown scale {scale!r}; choose one of {', '.join(SCALES)}")
+
+
+def smoke(column: Column) -> Column:
+    """A column made so small that it tests the programs and nothing else."""
+    return replace(
+        column,
+        num_networks=256,
+        num_seeds=1,
+        num_data=500,
+        training=Training(20, 50, 1e-3),
+        sampling=Sampling(100, 10, projections_per_dimension=16),
+    )
 
 
 @dataclass(frozen=True)
@@ -71,6 +84,18 @@ class Context:
             for name in names
             if name in self.only or (not self.only and name not in on_request)
         ]
+
+    def with_images(self, names: Iterable[str]) -> tuple[list[str], list[str]]:
+        """The sets of images among these that are known, and a note for each of the others."""
+        known: list[str] = []
+        notes: list[str] = []
+        for name in names:
+            if name == "digits" or name in self.sources:
+                known.append(name)
+            else:
+                why = "not run, its images are not known"
+                notes.append(f"{name}: {why}; give --images {name}=SOURCE")
+        return known, notes
 
     def tested(self, claims: Iterable[Claim]) -> list[Claim]:
         """Claims about training; a smoke test trains too little to test any of them."""
