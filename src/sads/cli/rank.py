@@ -23,6 +23,7 @@ from sads.cli.options import (
 from sads.cli.printing import (
     print_line,
     print_rows,
+    print_summary,
     print_table,
     print_written,
     progress_bar,
@@ -110,7 +111,7 @@ def rank(
     Writes `ranking.json` and `ranking.png`.
     """
     from sads.experiments.league import read_league
-    from sads.files import to_json, write_json
+    from sads.files import write_json
     from sads.plots.ranking import plot_ranking
     from sads.plots.style import save
     from sads.predictors.registry import find_predictors
@@ -158,9 +159,7 @@ def rank(
     finish(folder)
     if as_json:
         announce(dataset)
-        print(to_json(summary))
-    else:
-        print_ranking(summary)
+    print_summary(summary, print_ranking, as_json)
 
 
 @dataclass(frozen=True)
