@@ -173,7 +173,7 @@ def test_layout_refuses_another_number_of_values():
 def test_plot_shows_the_layout(name, shape, tmp_path):
     basis = sads.basis(name, shape)
     values = torch.arange(basis.dimension) + 0.5
-    figure, axes = subplots()
+    figure, axes = subplots(figsize=(3.6, 3.1))
     image = show_basis_values(axes, basis, values)
     np.testing.assert_array_equal(image.get_array(), basis.layout(values))
     left, right, bottom, top = image.get_extent()

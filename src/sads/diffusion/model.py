@@ -78,7 +78,7 @@ class ScoreModel:
         return self.last is not None
 
     def unaveraged(self) -> "ScoreModel":
-        """The same with the weights of its last update; itself if they are not averaged."""
+        """This model with the weights of its last update; itself if they are not averaged."""
         if self.last is None:
             return self
         network = copy.deepcopy(self.network)

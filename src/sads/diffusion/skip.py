@@ -101,7 +101,7 @@ def _from_covariance(rows: Tensor, mean: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _from_products(rows: Tensor, mean: Tensor) -> tuple[Tensor, Tensor]:
-    """The same from inner products of samples, of which there are fewer than coordinates.
+    """The Gaussian from inner products of samples, of which there are fewer than coordinates.
 
     `X X^T u = N lambda u` makes `X^T u` an eigenvector of `X^T X / N`.
     """

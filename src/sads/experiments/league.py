@@ -229,7 +229,7 @@ def correlate(blocks: Sequence[Block], predictor: str, outcome: str, sign: int =
 
 
 def significance(blocks: Sequence[Block], predictor: str, outcome: str, sign: int = 1) -> Test:
-    """The same, tested by permuting rotations in all blocks alike."""
+    """The correlation, tested by permuting rotations in all blocks alike."""
     return shared_correlation_test(
         [b.predicted(predictor, outcome, sign) for b in blocks],
         [b.outcomes[outcome] for b in blocks],
@@ -292,7 +292,7 @@ def count_right(
 def count_right_between(
     blocks: Sequence[Block], predictor: str, outcome: str, sign: int
 ) -> tuple[int, int]:
-    """The same for pairs of families that were trained on the same data, behind like rotations."""
+    """Pairs of families, of like data and rotations, in the order predicted, and all pairs."""
     right = total = 0
     for first, second in itertools.combinations(blocks, 2):
         if (first.data, first.seed) != (second.data, second.seed):

@@ -117,7 +117,7 @@ class _Attempt:
 
 
 def _resume(attempt: _Attempt) -> Record:
-    """From where an earlier attempt was left, or from the start if that cannot be read.
+    """Go on from where an earlier attempt was left, or from the start if that cannot be read.
 
     A checkpoint may be damaged, or belong to a geometry that has been estimated anew since.
     """
@@ -354,7 +354,7 @@ def read_source(
 
 
 def digest_images(images: Tensor) -> str:
-    """Of images as users see them: 8 bits a value, so that no rounding of a resize enters."""
+    """The digest of images in 8 bits a value, so that no rounding of a resize enters."""
     return digest(((images + 1) * 127.5).round().byte().numpy().tobytes())[:16]
 
 

@@ -80,7 +80,7 @@ class Dense:
         )
 
     def whitened_error(self) -> float:
-        """See `Geometry.whitened_error`, for networks whose errors are known."""
+        """What `Geometry.whitened_error` says, for networks whose errors are known."""
         if "whitened error" not in self._known:
             self._spread()
         return self._known["whitened error"]

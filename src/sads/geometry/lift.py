@@ -47,7 +47,7 @@ class Lift:
 
     @classmethod
     def read(cls, file: TensorFile, shape: tuple[int, ...]) -> "Lift":
-        """That of data of a shape, from a file; `ValueError` if it is none."""
+        """The lift for data of a shape, from a file; `ValueError` if it is none."""
         dimension = math.prod(shape)
         if not 1 <= dimension <= MAX_DIMENSION:
             raise ValueError(f"its data have {dimension:,} coordinates")

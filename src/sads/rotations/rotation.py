@@ -197,7 +197,7 @@ def flatten(x: Tensor, shape: tuple[int, ...], dimension: int) -> Tensor:
 
 
 def working_type(rows: Tensor) -> torch.dtype:
-    """Of what is computed with data: float32, or float64 if they are."""
+    """The type of what is computed with data: float32, or float64 if they are."""
     return torch.promote_types(rows.dtype, torch.float32)
 
 

@@ -53,7 +53,7 @@ class Sphere(ScoreRow):
 
 
 def all_cells(context: Context) -> dict[tuple[int, str], Cell]:
-    """By seed and end of the spectrum."""
+    """The cells of both spheres, by seed and end of the spectrum."""
     chosen = COLUMNS[context.scale]
     return {
         (seed, end): cell_of(
@@ -107,7 +107,7 @@ def _row(end: str, records: Sequence[Record], sphere: Tensor) -> Sphere:
 
 
 def judge_spheres(sw2: Mapping[str, Sequence[float]], gate: str = "") -> Claim:
-    """From SW2 of every seed, by end; every seed has another subspace of each cluster."""
+    """The claim, by SW2 of every seed and end; a seed has its own subspace of each cluster."""
     difference = paired_difference(sw2["avoided"], sw2["preferred"])
     units = "seeds with a subspace each"
     return judge(

@@ -78,7 +78,7 @@ class BasisRow(BaselineRow):
 
 
 def all_cells(context: Context) -> dict[tuple[int, str, int], Cell]:
-    """By seed, basis and number of the vector; the first seed of everything comes first."""
+    """The cells by seed, basis and number of the vector; those of the first seed come first."""
     chosen = COLUMNS[context.scale]
     dimension = basis("canonical", chosen.shape).dimension
     return {

@@ -127,7 +127,7 @@ def compute_impulses(
 
 
 def judge_symmetry(nearest: Tensor, area: Tensor) -> list[Claim]:
-    """From the share of energy in the odd part of each network's response, each (networks,)."""
+    """The claim, from shares of energy in the odd part of every response, (networks,) each."""
     difference = paired_difference(nearest, area)
     rounding = mean_interval(area)
     return [

@@ -266,7 +266,7 @@ def _spread_steps(last: int) -> list[int]:
 
 
 def judge_amplification(first: Tensor, other: Tensor, descent_ratio: float) -> Claim:
-    """From errors at the end of each run along two directions that converge at one rate in GD.
+    """The claim, from final errors of runs along two directions that converge alike in GD.
 
     Only the last direction has a rate of its own (Theorem 1), so it is not one of the two.
     """
@@ -288,7 +288,7 @@ def judge_amplification(first: Tensor, other: Tensor, descent_ratio: float) -> C
 
 
 def judge_plateaus(eigenvalues: Sequence[float], last: Tensor) -> Claim:
-    """From the errors at the end of each run, (runs, D)."""
+    """The claim, from the errors at the end of each run, (runs, D)."""
     correlation = rank_correlation(eigenvalues, last)
     difference = paired_difference(last[:, 0], last[:, -1])
     return judge(
@@ -301,7 +301,7 @@ def judge_plateaus(eigenvalues: Sequence[float], last: Tensor) -> Claim:
 
 
 def judge_early(deviations: Sequence[Tensor]) -> Claim:
-    """From relative deviations of SGD's error from GD's: (runs,) for each direction and step."""
+    """The claim, from relative deviations of SGD's error from GD's, each (runs,)."""
     worst = max(map(mean_interval, deviations), key=lambda interval: abs(interval.value))
     return judge(
         "for small t, SGD is well predicted by gradient descent",

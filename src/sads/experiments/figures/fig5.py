@@ -272,7 +272,7 @@ def _around(angles: Tensor) -> Tensor:
 
 
 def _angle(vector: Any) -> float:
-    """Of a vector on the plane, in degrees from 0 to 180."""
+    """The angle of a vector on the plane, in degrees from 0 to 180."""
     return math.degrees(math.atan2(float(vector[1]), float(vector[0]))) % 180
 
 
@@ -294,7 +294,7 @@ def _find_ridge(networks: list[Landscape]) -> tuple[Landscape, Tensor]:
 
 
 def judge_change(perp: Tensor, par: Tensor) -> Claim:
-    """From the mean change of each fresh network's log-density along both directions."""
+    """The claim, from the mean change of each fresh network's log-density along both directions."""
     difference = paired_difference(perp, par)
     return judge(
         "the log-density changes less along v_par than along v_perp",
@@ -305,7 +305,7 @@ def judge_change(perp: Tensor, par: Tensor) -> Claim:
 
 
 def judge_bound(bounds: Tensor, errors: Tensor, num_batches: int, steep: Tensor) -> Claim:
-    """From bounds (n,) with errors that come from batches, and networks beyond, (networks, n).
+    """The claim, from bounds (n,) with errors of batches, and networks beyond, (networks, n).
 
     The frequencies have Clopper and Pearson's limits and the bounds t-limits. A direction's p-value
     is the smallest level at which the two limits do not meet. That the bound holds in every

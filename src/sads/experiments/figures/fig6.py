@@ -117,12 +117,11 @@ class Point(ScoreRow):
     zeros: float | None = titled("MSW2 of zeros", default=None)
 
 
-Cells = Mapping[tuple[int, int], Cell]
 Done = Mapping[tuple[int, int], Record]
 
 
 def panel_cells(context: Context, panel: str) -> dict[tuple[int, int], Cell]:
-    """By seed and rank, seed by seed, so that an unfinished sweep covers all ranks."""
+    """The cells by seed and rank, seed by seed, so that an unfinished sweep covers all ranks."""
     chosen = PANELS[context.scale][panel]
     directions = context.geometry(GeometrySpec.of(chosen.column)).data_directions()
     return {

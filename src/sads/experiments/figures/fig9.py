@@ -152,7 +152,7 @@ class Adaptations:
 
     @cached_property
     def shares(self) -> Tensor:
-        """Of every image in the first eigenvectors of every geometry, (images, geometries)."""
+        """Every image's share in the first eigenvectors of every geometry, (images, geometries)."""
         columns = [_shares(one.geometry, self.images) for one in self.each]
         return torch.stack(columns, dim=1)
 
@@ -237,7 +237,7 @@ def mean_frequencies(vectors: Tensor) -> Tensor:
 
 
 def judge_adaptation(own: Tensor, reference: Tensor, name: str) -> Claim:
-    """From shares of each image's energy in its own first eigenvectors and in those of others."""
+    """The claim, from shares of each image in its own first eigenvectors and in others'."""
     difference = paired_difference(own, reference)
     return judge(
         f"eigenvectors adapt to the image: they hold more of it than those of {name}",
@@ -249,7 +249,7 @@ def judge_adaptation(own: Tensor, reference: Tensor, name: str) -> Claim:
 
 
 def judge_harmonics(frequencies: Tensor) -> Claim:
-    """From mean frequencies of the first eigenvectors for each image, (images, n)."""
+    """The claim, from mean frequencies of the first eigenvectors for each image, (images, n)."""
     count = frequencies.shape[1]
     correlation = rank_correlation(range(count), frequencies)
     return judge(

@@ -59,7 +59,7 @@ class Context:
         check_scale(self.scale)
 
     def anew(self, only: tuple[str, ...] | None = None) -> "Context":
-        """The same for another figure, perhaps for other panels."""
+        """This context for another figure, perhaps for other panels."""
         return replace(self, only=self.only if only is None else only, _used={})
 
     @property
@@ -126,7 +126,7 @@ class Outcome:
 
 
 def no_cells(context: Context) -> list[Cell]:
-    """For a figure that trains nothing."""
+    """The cells of a figure that trains nothing."""
     return []
 
 

@@ -57,7 +57,7 @@ def _times(ratio: float) -> str:
 
 
 def note_states(records: Collection[Record], panel: str = "") -> list[str]:
-    """The same as a note of a figure, or of one of its panels."""
+    """The states of records as a note of a figure, or of one of its panels."""
     reason = gate([record.last for record in records])
     return [f"{panel}: {reason}" if panel else reason] if reason else []
 
