@@ -31,6 +31,7 @@ from torch import Tensor
 from sads.errors import InvalidArgumentError
 from sads.seeds import torch_stream
 from sads.theory.lemmas import check_sigma
+from sads.theory.theorem1 import check_steps
 
 CHUNK = 1 << 22  # numbers of random matrices at a time
 
@@ -82,7 +83,7 @@ class GaussianDescent:
 
     def excess(self, overlaps: Tensor, steps: Sequence[int]) -> Tensor:
         """`L_t - L*` for squared overlaps (..., D, D) of both eigenbases, (..., len(steps))."""
-        _check_steps(steps)
+        check_steps(steps)
         if tuple(overlaps.shape[-2:]) != (self.dimension, self.dimension):
             raise InvalidArgumentError(
                 f"overlaps have shape {tuple(overlaps.shape)}, expected (..., {self.dimension}, "
@@ -124,10 +125,3 @@ def random_overlaps(dimension: int, count: int, seed: int = 0, part: int = 0) ->
     generator = torch_stream("descent", seed, part)
     normal = torch.randn(count, dimension, dimension, generator=generator, dtype=torch.float64)
     return torch.linalg.qr(normal).Q.square()  # signs, which QR does not fix, do not matter
-
-
-def _check_steps(steps: Sequence[int]) -> None:
-    if not steps or min(steps) < 0 or list(steps) != sorted(steps):
-        raise InvalidArgumentError(
-            f"steps are whole numbers from 0 in increasing order, got {list(steps)[:5]}"
-        )
