@@ -38,7 +38,7 @@ import sads
 from sads.geometry import estimate
 from sads.schedule import Schedule
 from sads.shapes import format_shape
-from sads.tables import Row, column, markdown
+from sads.tables import Row, markdown, titled
 
 NUM_SEEDS = 100
 FIRST_SEED = 30_000  # constants and rules were chosen on seeds below 2,000
@@ -229,13 +229,13 @@ class CoverageRow(Row):
     probe: str
     estimator: str
     networks: int
-    first: str = column("first 3 values")
-    middle: str = column("middle 3")
-    last: str = column("last 3")
-    energies: str = column("energies")
-    angles: str = column("angles")
-    clusters: str = column("clusters")
-    unknown: str = column("not known")
+    first: str = titled("first 3 values")
+    middle: str = titled("middle 3")
+    last: str = titled("last 3")
+    energies: str
+    angles: str
+    clusters: str
+    unknown: str = titled("not known")
 
 
 def row(case: Case, seeds: Iterable[int], folder: Path) -> CoverageRow:

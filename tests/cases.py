@@ -1,14 +1,17 @@
-"""Small families and probes that many tests share."""
+"""Small families, probes and readers that many tests share."""
 
 import shutil
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 import torch
 from torch import Tensor, nn
 
 import sads
+from sads.errors import CheckpointError
 from sads.families import ScoreFamily
+from sads.files import opening
 from sads.probes import Probe
 
 # Few levels with weights of one magnitude, so that plain Monte Carlo is a usable reference.
@@ -77,3 +80,9 @@ class TwoLayer(nn.Module):
 needs_compiler = pytest.mark.skipif(
     shutil.which("cc") is None and shutil.which("gcc") is None, reason="there is no C compiler"
 )
+
+
+def read_tensors(path: str | Path, form: str) -> tuple[dict[str, Tensor], dict[str, str]]:
+    """All tensors and the metadata of a file of one of our formats."""
+    with opening(Path(path), form, CheckpointError) as file:
+        return dict(file), file.metadata

@@ -15,7 +15,7 @@ import sads
 from commands import Sads
 from sads.cpu import layers_name
 from sads.data.spec import DataSpec
-from sads.diffusion.anatomy import denoising_error, energy_parts, follow_sampler, measure_anatomy
+from sads.diffusion.anatomy import energy_parts, follow_sampler, measure_anatomy
 from sads.diffusion.model import ScoreModel
 from sads.diffusion.sample import SamplingOptions
 from sads.errors import DataError
@@ -99,7 +99,7 @@ class TestErrors:
 
     def test_errors_of_data_that_do_not_fit(self) -> None:
         with pytest.raises(DataError, match="the model is of 1x4x4"):
-            denoising_error(_model(), torch.zeros(5, 1, 3, 3))
+            measure_anatomy(_model(), torch.zeros(5, 1, 3, 3))
 
 
 class TestSampler:

@@ -11,8 +11,8 @@ from scipy.linalg import hadamard
 import sads
 from sads.data.bases import BASES
 from sads.errors import InvalidArgumentError
-from sads.plots.bases import plot_basis_values
-from sads.plots.style import save
+from sads.plots.bases import show_basis_values
+from sads.plots.style import save, subplots
 
 SHAPES = [(1, 16, 16), (3, 8, 4), (2, 8), (1, 2, 2)]
 ODD_SHAPES = [(1, 5, 7), (2, 9)]
@@ -173,8 +173,8 @@ def test_layout_refuses_another_number_of_values():
 def test_plot_shows_the_layout(name, shape, tmp_path):
     basis = sads.basis(name, shape)
     values = torch.arange(basis.dimension) + 0.5
-    figure = plot_basis_values(basis, values, "number")
-    (image,) = figure.axes[0].images
+    figure, axes = subplots(figsize=(3.6, 3.1))
+    image = show_basis_values(axes, basis, values)
     np.testing.assert_array_equal(image.get_array(), basis.layout(values))
     left, right, bottom, top = image.get_extent()
     if name in ("dct", "dst", "hadamard"):

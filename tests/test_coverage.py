@@ -23,6 +23,7 @@ from sads.estimates import Estimate, batch_error, batch_skewness, skew_factor
 from sads.geometry.directions import find_directions
 from sads.geometry.lift import Lift
 from sads.geometry.repulsion import pushed
+from sads.geometry.spread import Spread
 
 STUDENT = float(stats.t(15).ppf(0.975))
 FIRST_SEED = 1000  # the constants of the rules were chosen on seeds below this
@@ -64,7 +65,7 @@ def test_eigenvalues_of_averages_of_outer_products(
     for seed in range(repetitions):
         factors = _outer_products(truth, networks, tail, FIRST_SEED + seed)
         lift = Lift.trivial(len(truth))
-        directions = find_directions(factors, counts, lift, (len(truth),), 0.1)
+        directions = find_directions(Spread.of(factors, counts), counts, lift, (len(truth),), 0.1)
         deviations[seed], errors[seed] = directions.values - truth, directions.value_errors
     assert errors.isfinite().double().mean() > 0.9
     missed = ((deviations.abs() > STUDENT * errors) & errors.isfinite()).sum(dim=0)
@@ -163,8 +164,9 @@ def test_few_directions_look_sure_by_chance(spectrum: str, networks: int, tail: 
     for seed in range(FIRST_SEED, FIRST_SEED + 40):
         factors = _outer_products(truth, networks, tail, seed)
         for rule in (0, 1):
+            found = Spread.of(factors, counts)
             directions = find_directions(
-                factors, counts, Lift.trivial(16), (16,), 0.3, first_order=bool(rule)
+                found, counts, Lift.trivial(16), (16,), 0.3, first_order=bool(rule)
             )
             angle = torch.arccos(directions.vectors.abs().amax(dim=1).clamp(max=1))
             sure = directions.angle_errors < 0.3
@@ -273,5 +275,6 @@ def test_an_error_of_more_than_a_quarter_is_not_known() -> None:
     """One network in a batch decides everything: no spread of 16 numbers says how rare it is."""
     factors = torch.eye(2, dtype=torch.float64).repeat(16, 1, 1)
     factors[3] *= 200.0
-    directions = find_directions(factors, torch.ones(16).long(), Lift.trivial(2), (2,), 0.1)
+    counts = torch.ones(16).long()
+    directions = find_directions(Spread.of(factors, counts), counts, Lift.trivial(2), (2,), 0.1)
     assert directions.value_errors.isinf().all()

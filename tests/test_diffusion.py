@@ -13,9 +13,9 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 import sads
-from cases import small_family
+from cases import read_tensors, small_family
 from killing import finish, kill_repeatedly
-from sads.diffusion.model import ScoreModel, read_tensors
+from sads.diffusion.model import ScoreModel
 from sads.diffusion.options import TrainingOptions
 from sads.diffusion.sample import SAMPLERS, ddim, ddpm, dpm_solver, spread_levels
 from sads.diffusion.train import batch_indices, new_state, noised, training_steps

@@ -16,10 +16,10 @@ import torch
 from PIL import Image
 
 import sads
+from cases import read_tensors
 from commands import Sads
 from sads import table1
 from sads.data.spec import fresh_seed, read_data, sphere_directions
-from sads.diffusion.model import read_tensors
 from sads.families import training_column
 
 TINY = [

@@ -20,6 +20,7 @@ from cases import small_family
 from sads.errors import GeometryFileError, InvalidArgumentError, MergeError, OutputError
 from sads.geometry.directions import find_directions
 from sads.geometry.lift import Lift
+from sads.geometry.spread import Spread
 
 
 @pytest.fixture(scope="module")
@@ -223,7 +224,7 @@ def test_lift_is_a_permuted_kronecker_product(groups: int, size: int, seed: int)
     assert torch.equal(dense[order][:, order], expected)
     x = torch.randn(3, groups * size, generator=generator)
     assert torch.equal(lift.join(lift.split(x)), x)
-    assert torch.allclose(lift.multiply(factor, x), x @ dense.T, atol=1e-5)
+    assert torch.allclose(lift.quadratic(factor, x), ((x @ dense) * x).sum(dim=1), atol=1e-4)
 
 
 def _wishart_batches(truth: Tensor, degrees: int, seed: int) -> Tensor:
@@ -238,7 +239,8 @@ def _wishart_batches(truth: Tensor, degrees: int, seed: int) -> Tensor:
 def _find(factors: Tensor, tolerance: float) -> sads.Directions:
     size = factors.shape[1]
     counts = torch.ones(16, dtype=torch.int64)
-    return find_directions(factors, counts, Lift.trivial(size), (size,), tolerance)
+    found = Spread.of(factors, counts)
+    return find_directions(found, counts, Lift.trivial(size), (size,), tolerance)
 
 
 def test_certificate_of_a_known_spectrum() -> None:
@@ -321,7 +323,8 @@ def test_ranks_of_equal_eigenvalues_and_of_copies() -> None:
     """Exact: eigenvalues 3, 2, 2, 1, each once for two groups."""
     factor = torch.diag(torch.tensor([3.0, 2.0, 2.0, 1.0], dtype=torch.float64))
     lift = Lift(2, 4, torch.arange(8))
-    directions = find_directions(factor[None], torch.zeros(1, dtype=torch.int64), lift, (8,), 0.1)
+    counts = torch.zeros(1, dtype=torch.int64)
+    directions = find_directions(Spread.of(factor[None], counts), counts, lift, (8,), 0.1)
     assert directions.rank_low.tolist() == [0, 0, 2, 2, 2, 2, 6, 6]
     assert directions.rank_high.tolist() == [1, 1, 5, 5, 5, 5, 7, 7]
 

@@ -553,52 +553,47 @@ STORE_FILES = (
 )
 
 
+def try_folder(
+    folder: Path, file: str, place: Path, reader: Reader, count: int, check: Callable[[], None]
+) -> None:
+    """Read copies of a folder in which one file was mutated."""
+    original = (folder / file).read_bytes()
+    change = mutated(original)
+    if file.endswith((".json", ".jsonl")):
+        change = mutated_json(original) | change
+
+    @many(count)
+    @given(change)
+    def attempt(content: bytes) -> None:
+        shutil.rmtree(place, ignore_errors=True)
+        shutil.copytree(folder, place, ignore=shutil.ignore_patterns("store"))
+        (place / file).write_bytes(content)
+        try_reading(reader, place)
+        check()
+
+    attempt()
+
+
 @pytest.mark.usefixtures("bounded")
 @pytest.mark.parametrize("file", STORE_FILES)
 def test_a_mutated_store(file: str, valid: Place, tmp_path: Path) -> None:
     """A cell is whole or set aside, a geometry is whole or made again, the mark is ours or not."""
-    original = (valid / "out/store" / file).read_bytes()
-    change = mutated(original)
-    if file.endswith(".json"):
-        tree = mutated_json(original)
-        change = tree | change
     place = tmp_path / "store"
-    reader = Reader((), read_store, use_record, StoreError)
 
-    @many(120)
-    @given(change)
-    def attempt(content: bytes) -> None:
-        shutil.rmtree(place, ignore_errors=True)
-        shutil.copytree(valid / "out/store", place)
-        (place / file).write_bytes(content)
-        try_reading(reader, place)
+    def check() -> None:
         if file.startswith("geometries"):
             geometry = Store(place).geometry(CELL.geometry)
             assert geometry is None or geometry.shape == SHAPE
 
-    attempt()
+    reader = Reader((), read_store, use_record, StoreError)
+    try_folder(valid / "out/store", file, place, reader, 120, check)
 
 
 @pytest.mark.usefixtures("bounded")
 @pytest.mark.parametrize("file", ["records.jsonl", "geometries.json", f"samples/{CELL.hash}.npz"])
 def test_a_mutated_archive(file: str, valid: Place, tmp_path: Path) -> None:
-    original = (valid / "out" / file).read_bytes()
-    change = mutated(original)
-    if not file.endswith(".npz"):
-        tree = mutated_json(original)
-        change = tree | change
-    place = tmp_path / "out"
     reader = Reader((), read_archive, use_record, StoreError)
-
-    @many(200)
-    @given(change)
-    def attempt(content: bytes) -> None:
-        shutil.rmtree(place, ignore_errors=True)
-        shutil.copytree(valid / "out", place, ignore=shutil.ignore_patterns("store"))
-        (place / file).write_bytes(content)
-        try_reading(reader, place)
-
-    attempt()
+    try_folder(valid / "out", file, tmp_path / "out", reader, 200, lambda: None)
 
 
 def rewritten(valid: Place, place: Path, files: dict[str, str]) -> Store:

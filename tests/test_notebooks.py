@@ -17,7 +17,7 @@ from PIL import Image
 
 import sads
 from sads import pieces
-from sads.tables import Row, Table, column
+from sads.tables import Row, Table, titled
 
 NOTEBOOK = Path(__file__).parents[1] / "examples" / "quickstart.ipynb"
 HOSTILE = "<script>alert(1)</script>\"'\u202egnp.exe"
@@ -92,7 +92,7 @@ def test_an_estimate(error: float) -> None:
 @dataclass(frozen=True)
 class _Point(Row):
     name: str
-    sw2: sads.Estimate | None = column("SW2", default=None)
+    sw2: sads.Estimate | None = titled("SW2", default=None)
 
 
 def test_a_table() -> None:

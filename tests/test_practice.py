@@ -32,7 +32,7 @@ from sads.experiments.run import (
 )
 from sads.experiments.spec import Cell, FamilySpec, GeometrySpec, Practice
 from sads.experiments.store import Store
-from sads.rotations.rotation import random_axes
+from sads.rotations.kinds import random_axes
 from sads.seeds import torch_stream
 from sads.table1 import Sampling, Training
 

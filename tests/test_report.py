@@ -26,7 +26,7 @@ from sads.errors import ReportError
 from sads.estimates import Estimate
 from sads.report import page as page_module
 from sads.report.build import make_sections, write_report
-from sads.report.geometry import spread_ranks
+from sads.report.geometry import shown_ranks
 from sads.report.page import make_page
 from sads.report.sources import GeometrySource
 from sads.theory.predictions import predict
@@ -685,10 +685,10 @@ def test_many_directions(visit: Visit, tmp_path: Path) -> None:
     seen.check_quiet()
 
 
-def test_spread_ranks() -> None:
-    assert spread_ranks(5, None) == [0, 1, 2, 3, 4]
+def test_shown_ranks() -> None:
+    assert shown_ranks(5, None) == [0, 1, 2, 3, 4]
     for count, most in ((100, 9), (1000, 3), (10, 9), (64, 63)):
-        ranks = spread_ranks(count, most)
+        ranks = shown_ranks(count, most)
         assert ranks == sorted(set(ranks))
         assert len(ranks) <= most
         assert {0, count - 1} <= set(ranks)

@@ -182,7 +182,7 @@ def parse_memory(text: int | str) -> int:
 
 
 def versions() -> dict[str, str]:
-    """Of sads, PyTorch and Python, for the record."""
+    """The versions of sads, PyTorch and Python, for the record."""
     return {
         "sads": version("sads"),
         "torch": torch.__version__,

@@ -156,7 +156,7 @@ class ScoreFamily:
         }
 
 
-def register(
+def register_family(
     name: str, architecture: Architecture, columns: Sequence[Column] = (), *, again: bool = False
 ) -> None:
     """Make an architecture known by name to `sads.family`, and to the commands in this process.
@@ -367,7 +367,7 @@ class _CustomFactory:
         return importlib.import_module(module).wrap(network)
 
 
-register("iddpm", UNet, [table1.IDDPM, table1.MNIST, table1.CELEBA, table1.CIFAR10])
-register("dit", DiT, [table1.DIT_2, table1.DIT_4, table1.SPHERE])
-register("mlp", MLP, [table1.MLP])
-register("cnn", CNN, [table1.CNN])
+register_family("iddpm", UNet, [table1.IDDPM, table1.MNIST, table1.CELEBA, table1.CIFAR10])
+register_family("dit", DiT, [table1.DIT_2, table1.DIT_4, table1.SPHERE])
+register_family("mlp", MLP, [table1.MLP])
+register_family("cnn", CNN, [table1.CNN])

@@ -86,15 +86,6 @@ def opening(
         ) from error
 
 
-@contextmanager
-def reading(
-    path: Path, form: str, failure: type[SadsError], version: int = 1
-) -> Iterator[tuple[dict[str, "Tensor"], dict[str, str]]]:
-    """All tensors and the metadata of a safetensors file of ours; see `opening`."""
-    with opening(path, form, failure, version) as file:
-        yield dict(file), file.metadata
-
-
 def check_folder(folder: Path) -> None:
     """Make sure that results can be written to a folder before any work is done."""
     try:

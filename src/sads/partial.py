@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sads.errors import CheckpointError, InvalidArgumentError, printable
-from sads.files import plain, reading, replacing
+from sads.files import opening, plain, replacing
 from sads.tensorfile import write_tensors
 from sads.untrusted import parse_json
 
@@ -51,8 +51,8 @@ class Partial:
         """
         if self.path is None or not os.path.lexists(self.path):
             return None
-        with reading(self.path, self._form, CheckpointError) as (tensors, metadata):
-            saved = parse_json(metadata["identity"])
+        with opening(self.path, self._form, CheckpointError) as file:
+            saved = parse_json(file.metadata["identity"])
             if not isinstance(saved, dict):
                 raise ValueError("it does not say what it is of")
             for key, what in self._identity.items():
@@ -62,7 +62,8 @@ class Partial:
                         f"{printable(_short(saved.get(key)))}, now it is {_short(what)}); continue "
                         "it as it was started, or choose another place"
                     )
-            if metadata["sha256"] != _digest(tensors):
+            tensors = dict(file)
+            if file.metadata["sha256"] != _digest(tensors):
                 raise ValueError("it is not what was written")
         return tensors
 

@@ -78,10 +78,10 @@ def strip(pictures: Iterable[tuple["Tensor", str]]) -> Markup:
     return element("div", *shown)
 
 
-def picture(vector: "Tensor", description: str, width: int = THUMBNAIL) -> Markup:
+def picture(vector: "Tensor", description: str) -> Markup:
     """A direction (*shape) as a picture: from black to white, zero in the middle."""
     return Markup('<img src="{}" alt="{}" width="{}" style="image-rendering:pixelated">').format(
-        png(direction_pixels(vector)), text(description), width
+        png(direction_pixels(vector)), text(description), THUMBNAIL
     )
 
 

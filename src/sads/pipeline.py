@@ -182,7 +182,7 @@ class Reference:
             largest = max_sliced_wasserstein(self.test, kept, **self._directions)
             found = replace(found, ascent_msw2=largest.msw2)
         if self.real_digits is not None:
-            found = replace(found, digits=judge_digits(y, self.real_digits, self.labels))
+            found = replace(found, digits=share_digits(y, self.real_digits, self.labels))
         if self.bounded:
             found = replace(found, out_of_range=share_out_of_range(kept, self.test, self.known))
         return replace(
@@ -210,7 +210,7 @@ def draw_fresh(data: DataSpec | str, shape: tuple[int, ...], count: int, seed: i
     return read_data(data, shape, count, fresh_seed(fresh_seed(seed))).samples
 
 
-def judge_digits(y: Tensor, real: Tensor, labels: Tensor | None) -> DigitShares:
+def share_digits(y: Tensor, real: Tensor, labels: Tensor | None) -> DigitShares:
     """How many samples hold no digit, and which digits the others are."""
     judged = classify(y, real, labels)
     return DigitShares(

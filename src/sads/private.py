@@ -19,7 +19,7 @@ class NotPrivateError(RuntimeError):
 
 
 def cache_folder() -> Path:
-    """Where it is; the user's `XDG_CACHE_HOME` counts."""
+    """Where the private folder is; the user's `XDG_CACHE_HOME` counts."""
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "sads"
 
 

@@ -4,6 +4,7 @@ A column of the table is an object. Smaller experiments are `replace()` of a col
 they change is what they say.
 """
 
+import math
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -19,7 +20,17 @@ SPHERE_DIRECTIONS = 3  # "the first three and the last three SADs"
 IDDPM_CHANNELS = 32  # of the first level, in all columns
 DIT_WIDTH, DIT_DEPTH, DIT_HEADS = 48, 8, 4  # in all columns
 RANK_ONE_SHAPE = (1, 16, 16)
-FIGURE6_RANKS = (0, 31, 63, 95, 127, 159, 191, 223, 255)  # eigenvectors of Figure 6, from 0
+
+
+def figure6_ranks(dimension: int = math.prod(RANK_ONE_SHAPE)) -> list[int]:
+    """Nine eigenvectors as Figure 6 has them, counted from 0 and evenly spread; all, if fewer.
+
+    >>> figure6_ranks()
+    [0, 31, 63, 95, 127, 159, 191, 223, 255]
+    """
+    if dimension <= 9:
+        return list(range(dimension))
+    return [0, *(round(k * dimension / 8) - 1 for k in range(1, 9))]
 
 
 @dataclass(frozen=True)

@@ -3,9 +3,9 @@
     @dataclass(frozen=True)
     class Point(Row):
         rank: int
-        sw2: Estimate = column("SW2")
+        sw2: Estimate = titled("SW2")
 
-A field is titled by its name, with spaces for underscores, unless `column` says otherwise. An
+A field is titled by its name, with spaces for underscores, unless `titled` says otherwise. An
 `Estimate` is one cell, its error included. Nothing is ever looked up by a title.
 """
 
@@ -22,7 +22,7 @@ class Row:
     """Base of all rows of tables."""
 
 
-def column(title: str, **options: Any) -> Any:
+def titled(title: str, **options: Any) -> Any:
     """A field of a row with a title of its own; `options` are those of `dataclasses.field`."""
     return dataclasses.field(metadata={"title": title}, **options)
 

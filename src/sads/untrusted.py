@@ -57,10 +57,10 @@ def size_of(file: BinaryIO) -> int:
     return os.fstat(file.fileno()).st_size
 
 
-def read_json(path: Path, limit: int = JSON_BYTES) -> Any:
+def read_json(path: Path) -> Any:
     """The content of a JSON file: `OSError` or `ValueError` if it is none."""
     with open_regular(path) as file:
-        return parse_json(file.read(limit + 1), limit)
+        return parse_json(file.read(JSON_BYTES + 1))
 
 
 def parse_json(text: str | bytes, limit: int = JSON_BYTES) -> Any:

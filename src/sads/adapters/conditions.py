@@ -55,7 +55,7 @@ class Call:
     whole_times: bool = False  # it has an embedding for every level
 
     def with_text_length(self, length: int | None) -> "Call":
-        """The same with texts of another number of tokens."""
+        """This call with texts of another number of tokens."""
         if length is None:
             return self
         if not isinstance(length, int) or not 1 <= length <= MAX_TOKENS or not self.has_text:

@@ -212,7 +212,7 @@ class _Settings:
         return cls(call, values, condition, guidance, bool(given.get("drop_variance", False)))
 
     def with_time_scale(self, scale: float) -> "_Settings":
-        """For a model that was trained with another number of levels than 1000."""
+        """A call for a model that was trained with another number of levels than 1000."""
         call = replace(self.call, time_scale=scale * self.call.time_scale)
         return replace(self, call=call, time_scale=scale)
 

@@ -17,7 +17,7 @@ from sads.environment import gigabytes
 from sads.estimates import Estimate
 from sads.files import replacing
 from sads.shapes import format_shape
-from sads.tables import Row, column, markdown
+from sads.tables import Row, markdown, titled
 
 PICTURE = "atlas.png"
 KINDS = ("U-Net", "transformer")
@@ -35,11 +35,11 @@ class Made(Row):
     networks: str
     minutes: float
     memory: str
-    processor: float | None = column("processor minutes")
-    largest: Estimate = column("largest λ / mean")
-    smallest: Estimate = column("smallest λ / mean")
-    effective: float | None = column("effective rank / D")
-    error: str = column("whitened error")
+    processor: float | None = titled("processor minutes")
+    largest: Estimate = titled("largest λ / mean")
+    smallest: Estimate = titled("smallest λ / mean")
+    effective: float | None = titled("effective rank / D")
+    error: str = titled("whitened error")
 
 
 @dataclass(frozen=True)
@@ -48,12 +48,12 @@ class Seen(Row):
 
     network: str
     kind: str
-    smooth: Estimate = column("energy of the mean / mean energy")
-    fine: Estimate = column("of the finest")
-    falls: float = column("rank correlation with frequency")
-    frequency: str = column("frequency of avoided, preferred")
-    rim: str = column("at the border: avoided, preferred")
-    edge: Estimate = column("energy of border pixels / mean")
+    smooth: Estimate = titled("energy of the mean / mean energy")
+    fine: Estimate = titled("of the finest")
+    falls: float = titled("rank correlation with frequency")
+    frequency: str = titled("frequency of avoided, preferred")
+    rim: str = titled("at the border: avoided, preferred")
+    edge: Estimate = titled("energy of border pixels / mean")
 
 
 def made(entry: Entry) -> Made:

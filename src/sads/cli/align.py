@@ -26,6 +26,7 @@ from sads.cli.options import (
 from sads.cli.printing import (
     print_note,
     print_rows,
+    print_summary,
     print_table,
     print_written,
     working,
@@ -34,12 +35,13 @@ from sads.cli.reading import announce, estimate, read_dataset, read_family
 from sads.cli.report import REPORT, add_report
 from sads.errors import InvalidArgumentError
 from sads.estimates import Estimate
-from sads.tables import Row, column
+from sads.tables import Row, titled
 
 if TYPE_CHECKING:
     from sads.data.spec import DataSet
     from sads.rotations.alignment import Alignment, Pairing
-    from sads.rotations.rotation import Kind, Rotation
+    from sads.rotations.kinds import Kind
+    from sads.rotations.rotation import Rotation
 
 app = typer.Typer(rich_markup_mode="markdown")
 
@@ -96,19 +98,15 @@ def align(
     the data lies, and which rotation should train best. Writes `alignment.json`,
     `alignment.safetensors` (for reports), `alignment.png` and `rotation.safetensors`.
     """
-    from sads.files import to_json, write_json
-    from sads.plots.alignment import plot_alignment
-    from sads.plots.style import save
-    from sads.rotations.portrait import Portrait
-    from sads.rotations.rotation import Kind
+    from sads.files import write_json
+    from sads.rotations.kinds import Kind
 
     kind = Kind.parse(rotation)  # before any work is done
     if (family is None) == (geometry is None):
         raise InvalidArgumentError("give either --family NAME or --geometry FILE, and not both")
     if geometry is not None and (shape or option):
         raise InvalidArgumentError("--shape and --option go with --family; a geometry has its own")
-    name = Path(data).stem or "data"
-    folder = new_folder(out, f"align-{name}", FILES)
+    folder = new_folder(out, f"align-{Path(data).stem or 'data'}", FILES)
     known = None if geometry is None else sads.load_geometry(geometry)
     networks_of = None if family is None else read_family(family, shape, option)
     data_shape = (known or networks_of).shape  # type: ignore[union-attr]  # one of them is given
@@ -121,91 +119,84 @@ def align(
     result = known
     with working("pairing eigenvectors", quiet=as_json):
         both = sads.pair(result, dataset.samples)
-        if result.matrix_free:
-            align_measured(both, kind, dataset, data, folder, as_json)
-            return
-        chosen = with_source(both.rotation(kind), dataset.statement)
-        portrait = Portrait.of(both, name, chosen.kind)
+        summarise = measured_summary if result.matrix_free else whole_summary
+        summary = summarise(both, kind, dataset, data, folder)
+    if report and not result.matrix_free:
+        summary.files["report"] = folder / REPORT
+    write_json(summary.files["json"], summary)
+    if "report" in summary.files:
+        add_report(folder, quiet=as_json)
+    finish(folder)
+    if as_json:
+        announce(dataset)
+    print_summary(summary, print_alignment, as_json)
+
+
+def whole_summary(
+    both: "Pairing", kind: "Kind", dataset: "DataSet", source: str, folder: Path
+) -> "AlignmentSummary":
+    """All that is known with the matrix of a geometry; writes the rotation and the pictures."""
+    from sads.plots.alignment import plot_alignment
+    from sads.plots.style import save
+    from sads.rotations.portrait import Portrait
+
+    name = Path(source).stem or "data"
+    chosen = with_source(both.rotation(kind), dataset.statement)
+    portrait = Portrait.of(both, name, chosen.kind)
     found, spectrum = portrait.alignment, portrait.spectrum
-    picture = plot_alignment(result, found, spectrum, both.data_values, name)
-    summary = AlignmentSummary(
-        command=command_line(),
-        alignment=found,
+    picture = plot_alignment(both.geometry, found, spectrum, both.data_values, name)
+    return AlignmentSummary.of(
+        both,
+        chosen,
+        found,
+        dataset,
+        source,
         note=few_samples_note(found),
         tenths=tuple(spectrum.shares),
-        ranking=ranking(found),
-        rotation={"kind": chosen.kind, "alpha": chosen.alpha},
-        data={"source": data, "statement": dataset.statement, "sha256": both.digest},
-        geometry=result.provenance,
         files={
             "rotation": chosen.save(folder / "rotation.safetensors"),
             "picture": save(picture, folder / "alignment.png"),
             "portrait": portrait.save(folder / "alignment.safetensors"),
             "json": folder / "alignment.json",
-            **({"report": folder / REPORT} if report else {}),
         },
     )
-    write_json(summary.files["json"], summary)
-    if report:
-        add_report(folder, quiet=as_json)
-    finish(folder)
-    if as_json:
-        announce(dataset)
-        print(to_json(summary))
-    else:
-        print_alignment(summary)
 
 
-def align_measured(
-    both: "Pairing", kind: "Kind", dataset: "DataSet", source: str, folder: Path, as_json: bool
-) -> None:
+def measured_summary(
+    both: "Pairing", kind: "Kind", dataset: "DataSet", source: str, folder: Path
+) -> "AlignmentSummary":
     """What is known with a geometry without a matrix: alpha of the data as they are."""
-    from sads.files import to_json, write_json
-    from sads.rotations.rotation import Kind
+    from sads.rotations.kinds import Kind
 
-    found = both.alignment()
     files = {"json": folder / "alignment.json"}
+    note = None
     chosen = both.rotation(Kind("identity") if kind.name == "min" else kind)
     if kind.name == "identity":
         chosen = with_source(chosen, dataset.statement)
         files["rotation"] = chosen.save(folder / "rotation.safetensors")
-    summary = AlignmentSummary(
-        command=command_line(),
-        alignment=found,
-        note=None
-        if kind.name == "identity"
-        else "the geometry is kept without a matrix: rotations that need all its directions are "
-        "not known, and none is written",
-        tenths=(),
-        ranking=ranking(found),
-        rotation={"kind": chosen.kind, "alpha": chosen.alpha},
-        data={"source": source, "statement": dataset.statement, "sha256": both.digest},
-        geometry=both.geometry.provenance,
-        files=files,
-    )
-    write_json(summary.files["json"], summary)
-    finish(folder)
-    if as_json:
-        announce(dataset)
-        print(to_json(summary))
     else:
-        print_alignment(summary)
+        note = (
+            "the geometry is kept without a matrix: rotations that need all its directions are "
+            "not known, and none is written"
+        )
+    found = both.alignment()
+    return AlignmentSummary.of(both, chosen, found, dataset, source, note=note, files=files)
 
 
 @dataclass(frozen=True)
 class Expected(Row):
     """A rotation with its alpha; the paper expects the least to train best."""
 
-    rotation: str = column("rotation, best expected first")
-    alpha: Estimate = column("alpha")
+    rotation: str = titled("rotation, best expected first")
+    alpha: Estimate = titled("alpha")
 
 
 @dataclass(frozen=True)
 class Tenth(Row):
     """The share of the data's energy in a tenth of the network's directions."""
 
-    directions: str = column("directions of the network")
-    energy: str = column("energy of the data")
+    directions: str = titled("directions of the network")
+    energy: str = titled("energy of the data")
 
 
 @dataclass(frozen=True)
@@ -221,6 +212,31 @@ class AlignmentSummary:
     data: dict[str, Any]
     geometry: Any
     files: dict[str, Path]
+
+    @classmethod
+    def of(
+        cls,
+        both: "Pairing",
+        chosen: "Rotation",
+        found: "Alignment",
+        dataset: "DataSet",
+        source: str,
+        *,
+        note: str | None,
+        files: dict[str, Path],
+        tenths: tuple[Estimate, ...] = (),
+    ) -> "AlignmentSummary":
+        return cls(
+            command=command_line(),
+            alignment=found,
+            note=note,
+            tenths=tenths,
+            ranking=ranking(found),
+            rotation={"kind": chosen.kind, "alpha": chosen.alpha},
+            data={"source": source, "statement": dataset.statement, "sha256": both.digest},
+            geometry=both.geometry.provenance,
+            files=files,
+        )
 
 
 def with_source(rotation: "Rotation", statement: str) -> "Rotation":

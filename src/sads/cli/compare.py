@@ -11,10 +11,10 @@ import sads
 from sads.cli.folders import finish, new_folder
 from sads.cli.interrupts import command_line
 from sads.cli.options import AsJson, NetworkOptions, Networks, NewFolder, Seed, Shape
-from sads.cli.printing import print_line, print_table, print_written
+from sads.cli.printing import print_line, print_summary, print_table, print_written
 from sads.cli.reading import read_geometry
 from sads.errors import InvalidArgumentError
-from sads.tables import Row, column
+from sads.tables import Row, titled
 
 if TYPE_CHECKING:
     from sads.geometry.compare import Comparison, Pair
@@ -56,7 +56,7 @@ def compare(
     Differences are significant at 5 % after Holm's correction over all questions. Writes
     `comparison.json` and `comparison.png`.
     """
-    from sads.files import to_json, write_json
+    from sads.files import write_json
     from sads.plots.compare import plot_comparison
     from sads.plots.style import save
 
@@ -84,11 +84,7 @@ def compare(
     )
     write_json(summary.files["json"], summary)
     finish(folder)
-    if as_json:
-        print(to_json(summary))
-    else:
-        _print(result)
-        print_written(*summary.files.values())
+    print_summary(summary, _print, as_json)
 
 
 @dataclass(frozen=True)
@@ -106,18 +102,20 @@ class PairRow(Row):
     """Two geometries: how alike their ends are, and how many differences are significant."""
 
     pair: str
-    avoided: str = column("avoided ends: overlap, largest angle")
-    preferred: str = column("preferred ends")
-    spectrum: str = column("spectrum differs")
-    frequency: str = column("energies differ")
+    avoided: str = titled("avoided ends: overlap, largest angle")
+    preferred: str = titled("preferred ends")
+    spectrum: str = titled("spectrum differs")
+    frequency: str = titled("energies differ")
 
 
-def _print(result: "Comparison") -> None:
+def _print(summary: ComparisonSummary) -> None:
+    result = summary.comparison
     print_table([_row(pair) for pair in result.pairs])
     print_line(
         f"{result.significant} of {result.tests} differences are significant at 5 % (Holm); ends "
         f"are subspaces of {result.directions} directions; * more than noise"
     )
+    print_written(*summary.files.values())
 
 
 def _row(pair: "Pair") -> PairRow:

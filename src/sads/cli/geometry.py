@@ -1,6 +1,7 @@
 """`sads geometry`: the average geometry of untrained networks and its directions."""
 
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -26,12 +27,7 @@ from sads.cli.options import (
     ValueRange,
     WithReport,
 )
-from sads.cli.printing import (
-    print_line,
-    print_rows,
-    print_written,
-    progress_bar,
-)
+from sads.cli.printing import print_line, print_rows, print_summary, print_written, progress_bar
 from sads.cli.reading import read_dataset, read_family, read_probe
 from sads.cli.report import REPORT, add_report
 from sads.errors import InterruptedEstimate, InvalidArgumentError
@@ -201,12 +197,7 @@ def geometry(
             add_report(folder, quiet=as_json)
         finish(folder)
         (folder / PARTIAL).unlink(missing_ok=True)
-    if as_json:
-        from sads.files import to_json
-
-        print(to_json(summary))
-    else:
-        print_geometry(result, summary)
+    print_summary(summary, partial(print_geometry, result), as_json)
     if result.provenance.interrupted:
         raise Interrupted(
             f"kept the {result.num_networks:,} networks drawn so far; continue with: "

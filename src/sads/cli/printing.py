@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
+from typing import TypeVar
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
@@ -23,6 +24,7 @@ console = Console(width=_width, emoji=False)
 messages = Console(stderr=True, emoji=False)
 
 Update = Callable[[int, int, float], None]
+Summary = TypeVar("Summary")
 
 
 def clean(text: str) -> str:
@@ -59,6 +61,16 @@ def print_line(text: str) -> None:
 def print_written(*paths: Path) -> None:
     for path in paths:
         print_line(f"wrote {printable(path)}")
+
+
+def print_summary(summary: Summary, show: Callable[[Summary], None], as_json: bool) -> None:
+    """The JSON of a summary, if that was asked for, or what `show` prints of it."""
+    from sads.files import to_json
+
+    if as_json:
+        print(to_json(summary))
+    else:
+        show(summary)
 
 
 def print_note(text: str) -> None:

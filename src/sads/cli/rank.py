@@ -23,6 +23,7 @@ from sads.cli.options import (
 from sads.cli.printing import (
     print_line,
     print_rows,
+    print_summary,
     print_table,
     print_written,
     progress_bar,
@@ -30,7 +31,7 @@ from sads.cli.printing import (
 from sads.cli.reading import announce, read_dataset, read_family, read_value_range
 from sads.errors import InvalidArgumentError
 from sads.shapes import format_shape, parse_shape
-from sads.tables import Row, column
+from sads.tables import Row, titled
 
 if TYPE_CHECKING:
     from sads.experiments.ranking import Candidate, Ranking
@@ -110,7 +111,7 @@ def rank(
     Writes `ranking.json` and `ranking.png`.
     """
     from sads.experiments.league import read_league
-    from sads.files import to_json, write_json
+    from sads.files import write_json
     from sads.plots.ranking import plot_ranking
     from sads.plots.style import save
     from sads.predictors.registry import find_predictors
@@ -158,9 +159,7 @@ def rank(
     finish(folder)
     if as_json:
         announce(dataset)
-        print(to_json(summary))
-    else:
-        print_ranking(summary)
+    print_summary(summary, print_ranking, as_json)
 
 
 @dataclass(frozen=True)
@@ -180,7 +179,7 @@ class Listed(Row):
     place: int | None
     network: str
     rotation: str
-    skip: str = column("Gaussian skip")
+    skip: str = titled("Gaussian skip")
     alpha: float | None = None
     centred_alpha: float | None = None
     squared_alpha: float | None = None

@@ -74,10 +74,9 @@ def read_geometry(
     seed: int,
     quiet: bool,
     estimator: str = "auto",
-    file: bool = False,
 ) -> "Geometry":
     """A geometry from a file, or estimated for a family."""
-    if file or source.endswith(".safetensors"):
+    if source.endswith(".safetensors"):
         return sads.load_geometry(source)
     return estimate(read_family(source, shape, options), networks, seed, quiet, estimator)
 

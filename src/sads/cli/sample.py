@@ -14,6 +14,7 @@ from sads.cli.options import AsJson, Device, Seed
 from sads.cli.printing import (
     print_note,
     print_rows,
+    print_summary,
     print_written,
     progress_bar,
     shown_warnings,
@@ -87,7 +88,7 @@ def sample(
     """
     from sads.diffusion.sample import SamplingOptions, draw
     from sads.environment import versions
-    from sads.files import to_json, write_json
+    from sads.files import write_json
 
     path = find_model(run)
     build = None if factory is None else read_factory(factory)
@@ -148,10 +149,7 @@ def sample(
     write_json(summary.files["json"], summary)
     finish(folder)
     (folder / PARTIAL).unlink(missing_ok=True)
-    if as_json:
-        print(to_json(summary))
-    else:
-        print_samples(summary)
+    print_summary(summary, print_samples, as_json)
     if not summary.finite:
         print_note("some samples are NaN or infinite: did the training diverge?")
 

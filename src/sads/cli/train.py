@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -30,6 +31,7 @@ from sads.cli.options import (
 from sads.cli.printing import (
     Update,
     print_rows,
+    print_summary,
     print_written,
     progress_bar,
     shown_warnings,
@@ -135,7 +137,7 @@ def train(
     from sads.diffusion.clipping import range_of
     from sads.diffusion.train import check_data, fit
     from sads.environment import versions
-    from sads.files import to_json, write_json
+    from sads.files import write_json
     from sads.pipeline import rotate
 
     check_run_folder(out, resume)
@@ -210,12 +212,9 @@ def train(
     model = replace(model, provenance=provenance)
     run = finish(model, out, run)
     written = add_report(out, quiet=as_json) if report else None
-    if as_json:
-        print(to_json(run))
-    else:
-        print_run(model, run)
-        if written is not None:
-            print_written(written)
+    print_summary(run, partial(print_run, model), as_json)
+    if written is not None and not as_json:
+        print_written(written)
 
 
 @dataclass(frozen=True)
@@ -298,7 +297,7 @@ def choose_rotation(
 
     `kind` is one of `sads.rotation`'s or the file of one; a run that is continued keeps its own.
     """
-    from sads.rotations.rotation import Kind
+    from sads.rotations.kinds import Kind
 
     kept = folder / ROTATION
     parsed = None if kind is None or is_file(kind) else Kind.parse(kind)

@@ -67,11 +67,7 @@ class _FastFunctions(TorchFunctionMode):
         self.points = points  # of weights that stay, by their id, each with its weight
 
     def __torch_function__(
-        self,
-        func: Function,
-        types: Sequence[type],
-        args: Sequence[Any] = (),
-        kwargs: dict[str, Any] | None = None,
+        self, func: Function, types: Any, args: Any = (), kwargs: Any = None
     ) -> Any:
         kwargs = kwargs or {}
         if any(issubclass(kind, _Waiting) for kind in types):
@@ -183,11 +179,7 @@ class _Waiting(Tensor):
 
     @classmethod
     def __torch_function__(
-        cls,
-        func: Function,
-        types: Sequence[type],
-        args: Sequence[Any] = (),
-        kwargs: dict[str, Any] | None = None,
+        cls, func: Function, types: Any, args: Any = (), kwargs: Any = None
     ) -> Any:
         kwargs = kwargs or {}
         if func in _OF_THE_SHAPE:

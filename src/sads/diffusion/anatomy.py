@@ -114,27 +114,6 @@ class Anatomy:
     amplification: Tensor  # (L,): sigma_t / sqrt(abar_t)
 
 
-def denoising_error(
-    model: ScoreModel,
-    test: Tensor,
-    train: Tensor | None = None,
-    *,
-    rotation: Rotation | None = None,
-    num_samples: int = NUM_SAMPLES,
-    seed: int = 0,
-) -> DenoisingError:
-    """How wrong a model's noise is on data `test` (N, *shape) that it has not seen.
-
-    Args:
-        train: data whose principal components say what is along and what is off them; the test
-            data if not given.
-        rotation: the one that the model's data were rotated by.
-    """
-    return measure_anatomy(
-        model, test, train, rotation=rotation, num_samples=num_samples, seed=seed
-    ).summary
-
-
 def measure_anatomy(
     model: ScoreModel,
     test: Tensor,

@@ -21,7 +21,7 @@ from sads.diffusion.weights import bounded_construction, check_fit, fill, meta_d
 from sads.errors import CheckpointError, printable
 from sads.estimates import mean_estimate
 from sads.families import ARCHITECTURES, Description, Factory, ScoreFamily, family
-from sads.files import opening, plain, reading, replacing
+from sads.files import opening, plain, replacing
 from sads.geometry.lift import MAX_DIMENSION
 from sads.networks.gaussian import GaussianPart
 from sads.pieces import card, facts
@@ -78,7 +78,7 @@ class ScoreModel:
         return self.last is not None
 
     def unaveraged(self) -> "ScoreModel":
-        """The same with the weights of its last update; itself if they are not averaged."""
+        """This model with the weights of its last update; itself if they are not averaged."""
         if self.last is None:
             return self
         network = copy.deepcopy(self.network)
@@ -229,14 +229,6 @@ def _described_family(
             check_fit(network.state_dict(), file, PREFIX)
             made.check_output(network(torch.zeros(1, *made.shape), torch.zeros(1)), 1)
     return made
-
-
-def read_tensors(
-    path: str | os.PathLike[str], expected: str
-) -> tuple[dict[str, Tensor], dict[str, str]]:
-    """All tensors and the metadata of a safetensors file of one of our formats."""
-    with reading(Path(path), expected, CheckpointError) as content:
-        return content
 
 
 def noise_from_output(score_family: ScoreFamily, output: Tensor, x: Tensor, level: int) -> Tensor:

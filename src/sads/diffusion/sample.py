@@ -350,7 +350,7 @@ class _Batches:
     def load(
         cls, partial: Partial, num_samples: int, size: int, shape: tuple[int, ...]
     ) -> "_Batches":
-        """From the file of an earlier process, with its size of batches; or at the start."""
+        """What an earlier process had drawn, with its size of batches; or nothing yet."""
         tensors = partial.load()
         if tensors is None:
             return cls(num_samples, size)
@@ -386,7 +386,7 @@ class _Batches:
 
     @property
     def count(self) -> int:
-        """How many there are to be in the end."""
+        """How many samples there are to be in the end."""
         return math.ceil(self.num_samples / self.size)
 
     def add(self, start: int, part: Tensor) -> None:

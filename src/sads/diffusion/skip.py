@@ -4,7 +4,6 @@ The mean and the covariance of the data are known before any training, and so is
 prediction. Beside it a network starts where it would otherwise have to get to.
 """
 
-from collections.abc import Iterator
 from dataclasses import replace
 
 import torch
@@ -14,6 +13,7 @@ from sads.arguments import as_tensor, check_count
 from sads.errors import DataError
 from sads.families import ScoreFamily, as_family
 from sads.networks.gaussian import GaussianPart
+from sads.rotations.rotation import CHUNK_BYTES, chunks
 from sads.seeds import torch_stream
 from sads.shapes import format_shape
 
@@ -22,7 +22,6 @@ MAX_FULL = 1024  # coordinates: beyond, all eigenvectors would slow sampling dow
 DEFAULT_RANK = 512  # then: 3 % of a sampling step of the paper's iDDPM at 3x32x32, instead of 15 %
 OVERSAMPLING, ITERATIONS = 32, 6  # of it
 NEGLIGIBLE = 1e-10  # eigenvalues in units of the largest: rounding
-CHUNK_BYTES = 64 << 20  # of data in float64 at a time
 
 
 def gaussian_skip(family: ScoreFamily | str, x: Tensor, *, rank: int | None = None) -> ScoreFamily:
@@ -66,9 +65,9 @@ def fit_gaussian(rows: Tensor, rank: int | None = None) -> GaussianPart:
     if not rows.isfinite().all():
         raise DataError("the data have NaN or infinite entries; clean them before fitting a skip")
     mean = torch.zeros(dimension, dtype=torch.float64)
-    for chunk in _chunks(rows):
+    for chunk in chunks(rows):
         mean += chunk.sum(dim=0) / num_samples
-    total = sum(float((c - mean).square().sum()) for c in _chunks(rows)) / num_samples
+    total = sum(float((c - mean).square().sum()) for c in chunks(rows)) / num_samples
     if total <= NEGLIGIBLE**2 * float(mean.square().sum()):
         raise DataError(
             "the data of the skip have rank 0: all samples are equal, and there is no covariance; "
@@ -94,14 +93,14 @@ def fit_gaussian(rows: Tensor, rank: int | None = None) -> GaussianPart:
 def _from_covariance(rows: Tensor, mean: Tensor) -> tuple[Tensor, Tensor]:
     """Eigenvalues, descending, and eigenvectors (D, D) of the covariance."""
     covariance = torch.zeros(len(mean), len(mean), dtype=torch.float64)
-    for chunk in _chunks(rows):
+    for chunk in chunks(rows):
         centred = chunk - mean
         covariance.addmm_(centred.T, centred, alpha=1 / len(rows))
     return _descending(covariance)
 
 
 def _from_products(rows: Tensor, mean: Tensor) -> tuple[Tensor, Tensor]:
-    """The same from inner products of samples, of which there are fewer than coordinates.
+    """The Gaussian from inner products of samples, of which there are fewer than coordinates.
 
     `X X^T u = N lambda u` makes `X^T u` an eigenvector of `X^T X / N`.
     """
@@ -127,7 +126,7 @@ def _by_iteration(rows: Tensor, mean: Tensor, rank: int) -> tuple[Tensor, Tensor
     span = torch.linalg.qr(start.double()).Q
     for _ in range(ITERATIONS):
         image = torch.zeros_like(span)
-        for chunk in _chunks(rows):
+        for chunk in chunks(rows):
             centred = chunk - mean
             image.addmm_(centred.T, centred @ span, alpha=1 / len(rows))
         values, turn = _descending(span.T @ image)
@@ -139,9 +138,3 @@ def _by_iteration(rows: Tensor, mean: Tensor, rank: int) -> tuple[Tensor, Tensor
 def _descending(matrix: Tensor) -> tuple[Tensor, Tensor]:
     values, vectors = torch.linalg.eigh((matrix + matrix.T) / 2)
     return values.flip(0).clamp(min=0), vectors.flip(1)
-
-
-def _chunks(rows: Tensor) -> Iterator[Tensor]:
-    """Samples in float64 in main memory, some at a time."""
-    for chunk in rows.split(max(1, CHUNK_BYTES // (8 * rows.shape[1]))):
-        yield chunk.to("cpu", torch.float64)

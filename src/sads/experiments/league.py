@@ -33,7 +33,7 @@ from sads.experiments.verdict import (
     shared_correlation_test,
 )
 from sads.predictors.registry import OUTCOMES, Prediction
-from sads.tables import Row, column
+from sads.tables import Row, titled
 from sads.untrusted import DAMAGE, first_line, read_json
 
 SHIPPED = Path(__file__).with_name("league.json")
@@ -76,16 +76,16 @@ class Standing(Row):
     outcome: str
     predictor: str
     chosen: bool
-    sign: str = column("larger is")  # "worse" or "better", as found where it was chosen
-    correlation: float | None = column("where chosen", default=None)
-    held_out: float | None = column("held out", default=None)  # with this sign
+    sign: str = titled("larger is")  # "worse" or "better", as found where it was chosen
+    correlation: float | None = titled("where chosen", default=None)
+    held_out: float | None = titled("held out", default=None)  # with this sign
     low: float | None = None
     high: float | None = None
-    blocks: int | None = column("blocks", default=None)
-    right: int = column("right", default=0)  # of rotations, in held-out blocks
+    blocks: int | None = titled("blocks", default=None)
+    right: int = titled("right", default=0)  # of rotations, in held-out blocks
     pairs: int = 0
-    right_between: int | None = column("right between", default=None)
-    pairs_between: int | None = column("pairs between", default=None)
+    right_between: int | None = titled("right between", default=None)
+    pairs_between: int | None = titled("pairs between", default=None)
 
 
 @dataclass(frozen=True)
@@ -160,13 +160,11 @@ class _Figure:
             raise DecodingError("it is of another figure")
 
 
-def play(
-    chosen_on: Sequence[Block], judged_on: Sequence[Block], practices: Iterable[str] = PRACTICES
-) -> League:
+def play(chosen_on: Sequence[Block], judged_on: Sequence[Block]) -> League:
     """Choose predictors on some blocks and judge them on others."""
     standings: list[Standing] = []
     claims: list[Claim] = []
-    for practice, outcome in itertools.product(practices, OUTCOMES):
+    for practice, outcome in itertools.product(PRACTICES, OUTCOMES):
         first, second = (
             [b for b in blocks if b.practice == practice and b.counts_for(outcome)]
             for blocks in (chosen_on, judged_on)
@@ -231,7 +229,7 @@ def correlate(blocks: Sequence[Block], predictor: str, outcome: str, sign: int =
 
 
 def significance(blocks: Sequence[Block], predictor: str, outcome: str, sign: int = 1) -> Test:
-    """The same, tested by permuting rotations in all blocks alike."""
+    """The correlation, tested by permuting rotations in all blocks alike."""
     return shared_correlation_test(
         [b.predicted(predictor, outcome, sign) for b in blocks],
         [b.outcomes[outcome] for b in blocks],
@@ -294,7 +292,7 @@ def count_right(
 def count_right_between(
     blocks: Sequence[Block], predictor: str, outcome: str, sign: int
 ) -> tuple[int, int]:
-    """The same for pairs of families that were trained on the same data, behind like rotations."""
+    """Pairs of families, of like data and rotations, in the order predicted, and all pairs."""
     right = total = 0
     for first, second in itertools.combinations(blocks, 2):
         if (first.data, first.seed) != (second.data, second.seed):

@@ -153,7 +153,7 @@ def _is_page(path: Path) -> bool:
 
 
 def describe_claim(figure: str, claim: Claim) -> str:
-    """Its text, and whether it was registered before the runs, of these units."""
+    """The text of a claim, and whether it was registered before the runs, of these units."""
     found = find_registered(figure, claim.text)
     known = found is not None and claim.unit in ("", found.unit)
     return claim.text if known else f"{claim.text} (*found later, not registered*)"

@@ -26,7 +26,7 @@ from sads.geometry.estimate import estimate_geometry
 from sads.predictors.prospect import Plan, Prospect, Untrained
 from sads.predictors.registry import OUTCOMES, Prediction, find_predictors
 from sads.rotations.alignment import pair
-from sads.rotations.rotation import Kind
+from sads.rotations.kinds import Kind
 
 WAYS = {"common": (SKIP, COMMON), "paper": (PAPER,)}  # by the word of `sads rank --practice`
 ROTATIONS = ("identity", "min", "max", "random:0")

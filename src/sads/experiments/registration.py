@@ -48,7 +48,7 @@ def find_registered(figure: str, text: str) -> Registered | None:
 
 @functools.cache
 def claims_digest(figure: str | None = None) -> str:
-    """Of what the file says, or says of a figure; comments and places do not matter."""
+    """The digest of the claims, or of those of a figure; comments and places do not matter."""
     content = tomllib.loads(CLAIMS.read_text(encoding="utf-8"))
     if figure is not None:
         content["claim"] = [claim for claim in content["claim"] if claim["figure"] == figure]

@@ -151,7 +151,7 @@ def make_figures(
 
 
 def _with_earlier_panels(figure: Figure, context: Context, folder: Path) -> Context:
-    """To draw what an earlier command made of a figure beside the panels of `--only`."""
+    """The context that draws panels of an earlier command beside those of `--only`."""
     summary = Summary.load(folder / f"{figure.name}.json")
     if not context.only or summary is None or summary.scale != context.scale:
         return context.anew()

@@ -16,7 +16,7 @@ from sads.data.images import read_images
 from sads.data.labels import load_labels
 from sads.data.spec import read_data, sphere_directions
 from sads.decoding import decode
-from sads.diffusion.anatomy import denoising_error, energy_parts
+from sads.diffusion.anatomy import energy_parts, measure_anatomy
 from sads.diffusion.clipping import range_of
 from sads.diffusion.model import ScoreModel
 from sads.diffusion.sample import SamplingOptions, draw
@@ -117,7 +117,7 @@ class _Attempt:
 
 
 def _resume(attempt: _Attempt) -> Record:
-    """From where an earlier attempt was left, or from the start if that cannot be read.
+    """Go on from where an earlier attempt was left, or from the start if that cannot be read.
 
     A checkpoint may be damaged, or belong to a geometry that has been estimated anew since.
     """
@@ -354,7 +354,7 @@ def read_source(
 
 
 def digest_images(images: Tensor) -> str:
-    """Of images as users see them: 8 bits a value, so that no rounding of a resize enters."""
+    """The digest of images in 8 bits a value, so that no rounding of a resize enters."""
     return digest(((images + 1) * 127.5).round().byte().numpy().tobytes())[:16]
 
 
@@ -388,9 +388,9 @@ def with_anatomy(
     finite = y[y.flatten(1).isfinite().all(dim=1)]
     return replace(
         evaluation,
-        denoising=denoising_error(
+        denoising=measure_anatomy(
             model, data.test, data.train, rotation=turned, seed=seed_of(cell, "anatomy")
-        ),
+        ).summary,
         energies=energy_parts(finite, data.test, data.train) if len(finite) else None,
     )
 

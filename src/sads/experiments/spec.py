@@ -162,18 +162,18 @@ class Cell:
 
     @property
     def twin_hash(self) -> str:
-        """That of the same cell, whatever computes it."""
+        """The hash of this cell whatever computes it."""
         return replace(self, layers="").hash
 
     @property
     def average_decay(self) -> float:
-        """Of the average of the weights that is kept, whether the cell samples from it or not."""
+        """The decay of the average of weights that is kept, sampled from or not."""
         decay = self.practice.ema_decay
         return DECAY if decay is None else decay
 
     @property
     def training_hash(self) -> str:
-        """That of all that the weights depend on: cells that only sample otherwise share it.
+        """The hash of all that the weights depend on: cells that only sample otherwise share it.
 
         Nor do weights depend on how long the training goes on after them. Of images, the size of
         the test set says which ones are left for training.

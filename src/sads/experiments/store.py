@@ -138,7 +138,7 @@ class Store:
         return notes
 
     def missing(self, cells: Iterable[Cell]) -> list[Cell]:
-        """Those that are not there yet, each once, in their order."""
+        """The cells that are not there yet, each once, in their order."""
         return [cell for cell in dict.fromkeys(cells) if self.find(cell) is None]
 
     def put(self, record: Record, folder: Path) -> Record:
@@ -375,7 +375,7 @@ class Store:
             ) from error
 
     def _visible_files(self) -> list[str]:
-        """Of the root; hidden is the mark that another sweep is writing at this moment."""
+        """The files of the root, without the mark that another sweep writes at this moment."""
         paths = self._fs.ls(self._root, detail=False)
         return [path for path in paths if not Path(path).name.startswith(".")]
 

@@ -404,12 +404,7 @@ def prepare_geometry(spec: GeometrySpec, store: Store, cluster: RayCluster | Non
     return get_geometry(spec, store)
 
 
-def geometry_on_ray(
-    spec: GeometrySpec,
-    cluster: RayCluster,
-    num_shards: int | None = None,
-    first_network: int = 0,
-) -> Geometry:
+def geometry_on_ray(spec: GeometrySpec, cluster: RayCluster, first_network: int = 0) -> Geometry:
     """A geometry whose networks are drawn on a cluster, in shards that are merged.
 
     Network number `n` has its own random stream, so the shards draw the very networks that one
@@ -417,7 +412,7 @@ def geometry_on_ray(
     """
     ray = connect(cluster)
     cpus = int(ray.cluster_resources().get("CPU", 1) // cluster.cpus)
-    count = min(num_shards or max(1, cpus), spec.num_networks)
+    count = min(max(1, cpus), spec.num_networks)
     bounds = [spec.num_networks * k // count for k in range(count + 1)]
     task = ray.remote(num_cpus=cluster.cpus, num_gpus=cluster.gpus, max_retries=ATTEMPTS)(_shard)
     references = [

@@ -137,7 +137,7 @@ def correct(claims: Sequence[Claim]) -> list[Claim]:
 
 
 def _testable(claims: Sequence[Claim]) -> set[int]:
-    """Those that could become significant beside all others that could (Tarone)."""
+    """The claims that could become significant beside all others that could (Tarone)."""
     smallest = {i: claim.smallest_p for i, claim in enumerate(claims) if claim.testable}
     for k in range(1, len(smallest) + 1):
         chosen = {i for i, p in smallest.items() if p <= LEVEL / k}
@@ -186,7 +186,7 @@ def correlation_test(x: ArrayLike, rows: ArrayLike, unit: str) -> Test:
 
 
 def blocked_correlation_test(x: Sequence[ArrayLike], y: Sequence[ArrayLike], unit: str) -> Test:
-    """The same for blocks of units, such as the vectors of each basis: permuted within blocks.
+    """A correlation of units in blocks, such as the vectors of each basis: permuted within blocks.
 
     The statistic is the sum over blocks of Spearman's correlation.
     """
@@ -203,7 +203,7 @@ def blocked_correlation_test(x: Sequence[ArrayLike], y: Sequence[ArrayLike], uni
 
 
 def shared_correlation_test(x: Sequence[ArrayLike], y: Sequence[ArrayLike], unit: str) -> Test:
-    """The same for blocks that have their units in common, such as rotations of several data sets.
+    """A correlation in blocks that share their units, such as rotations of several data sets.
 
     Permuted in all blocks alike: what a unit does may be one thing in all of them, and then blocks
     repeat it. The statistic is the mean over blocks of Spearman's correlation; a block whose `x`

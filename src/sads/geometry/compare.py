@@ -227,7 +227,7 @@ def _differences(
 
 
 def _p_value(first: Estimate, second: Estimate) -> float:
-    """Of a difference of logarithms, two-sided."""
+    """The p-value of a difference of logarithms, two-sided."""
     if first <= 0 or second <= 0:  # below rounding: nothing is known
         return 1.0
     error = math.hypot(first.error / first, second.error / second)

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from sads.estimates import Estimates, batch_mean
-from sads.geometry.directions import Directions, directions_of
+from sads.geometry.directions import Directions, find_directions
 from sads.geometry.end import End
 from sads.geometry.lift import Lift
 from sads.geometry.spread import Spread
@@ -53,7 +53,7 @@ class Dense:
         self, shape: tuple[int, ...], tolerance: float, known: bool, first_order: bool
     ) -> Directions:
         spread = self._spread()
-        return directions_of(
+        return find_directions(
             spread, self.counts, self.lift, shape, tolerance, known=known, first_order=first_order
         )
 
@@ -80,7 +80,7 @@ class Dense:
         )
 
     def whitened_error(self) -> float:
-        """See `Geometry.whitened_error`, for networks whose errors are known."""
+        """What `Geometry.whitened_error` says, for networks whose errors are known."""
         if "whitened error" not in self._known:
             self._spread()
         return self._known["whitened error"]

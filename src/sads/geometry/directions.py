@@ -55,6 +55,7 @@ from sads.geometry.repulsion import largest_push, pushed
 from sads.geometry.spread import CHUNK, EQUAL, Spread, rows_at_once
 from sads.pieces import card, strip
 from sads.shapes import format_shape
+from sads.table1 import figure6_ranks
 
 SURE = 2.0  # standard errors that a difference of eigenvalues must have to fix their order
 CROWDED = 1 / 16  # noise against the others at which the error of an eigenvalue is not known
@@ -161,15 +162,8 @@ class Directions:
         return self._lift.join(z).reshape(len(indices), *self.shape)
 
 
-def figure6_ranks(dimension: int, count: int = 9) -> list[int]:
-    """Evenly spread ranks, counted from 0, as in Figure 6: 0, 31, 63, ... 255 of 256."""
-    if dimension <= count:
-        return list(range(dimension))
-    return [0, *(round(k * dimension / (count - 1)) - 1 for k in range(1, count))]
-
-
 def find_directions(
-    factors: Tensor,
+    found: Spread,
     counts: Tensor,
     lift: Lift,
     shape: tuple[int, ...],
@@ -180,26 +174,12 @@ def find_directions(
     """Eigenvectors, errors and clusters from the batches of a geometry.
 
     Args:
-        factors: (K, P, P), the factor of each batch. One batch of zero networks is exact.
-        counts: (K,), networks in each batch.
+        found: eigenvectors of the batches' mean, and their spread, whose errors are used up.
+        counts: (K,), networks in each batch; one batch of zero networks is exact.
         known: can the batches know their errors? If not, all of them are infinite.
         first_order: take distances of eigenvalues as they came out. Angles are then too small in
             a crowd; see `Geometry.data_directions` for what needs them.
     """
-    found = Spread.of(factors, counts)
-    return directions_of(found, counts, lift, shape, tolerance, known, first_order)
-
-
-def directions_of(
-    found: Spread,
-    counts: Tensor,
-    lift: Lift,
-    shape: tuple[int, ...],
-    tolerance: float,
-    known: bool = True,
-    first_order: bool = False,
-) -> Directions:
-    """Errors and clusters of eigenvectors; the errors of what was found are used up."""
     check_number("the tolerance, an angle in radians,", tolerance, 0)
     values, basis, forms = found.values, found.basis, found.forms
     variance = found.errors.square_()

@@ -125,7 +125,7 @@ class Estimator(ABC):
         return Draws(numbers, levels, x, self._parameters(streams))
 
     def grams(self, draws: Draws) -> list[BatchGram]:
-        """For every batch among the draws: its number, its count of networks, the sum of Grams."""
+        """What each batch among the draws adds: its number, how many networks, the sum of Grams."""
         rows = self.rows(draws)  # (n, R, P)
         batches = torch.tensor(draws.numbers) % NUM_BATCHES
         grams = []

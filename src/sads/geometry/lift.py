@@ -47,7 +47,7 @@ class Lift:
 
     @classmethod
     def read(cls, file: TensorFile, shape: tuple[int, ...]) -> "Lift":
-        """That of data of a shape, from a file; `ValueError` if it is none."""
+        """The lift for data of a shape, from a file; `ValueError` if it is none."""
         dimension = math.prod(shape)
         if not 1 <= dimension <= MAX_DIMENSION:
             raise ValueError(f"its data have {dimension:,} coordinates")
@@ -131,7 +131,3 @@ class Lift:
         """`x^T G x` for every row of (n, D), (n,), without the dense matrix."""
         z = self.split(x).reshape(-1, self.size)  # (n groups, size)
         return ((z @ factor) * z).sum(dim=1).reshape(-1, self.groups).sum(dim=1)
-
-    def multiply(self, factor: Tensor, x: Tensor) -> Tensor:
-        """`G x` for `x` of (..., D), without the dense matrix."""
-        return self.join(self.split(x) @ factor.T)

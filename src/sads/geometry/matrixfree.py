@@ -66,7 +66,7 @@ class JudgedEnds:
         return Estimates(mean, positive_errors(mean, batch_error(values, self.counts)))
 
     def _bounds(self, forms: Tensor, avoided: bool) -> Estimates:
-        """Of the j-th eigenvalue: the innermost one of `A` on the first j directions.
+        """Bounds of the j-th eigenvalue: the innermost one of `A` on the first j directions.
 
         It leans inwards (the extremes of a sample do), so that the inequality stays one.
         """
@@ -185,7 +185,7 @@ class MatrixFree:
     def read(
         cls, file: TensorFile, counts: Tensor, lift: Lift, shape: tuple[int, ...]
     ) -> "MatrixFree":
-        """From a file; `ValueError` if it says something else."""
+        """What a file holds; `ValueError` if it says something else."""
         channels, kinds = lift.parts(shape)
         sizes = (len(kinds), lift.dimension // shape[0])
         energies = {}

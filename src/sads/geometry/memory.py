@@ -35,7 +35,7 @@ class Forecast:
 
     @property
     def total(self) -> int:
-        """Of the whole process, at its largest."""
+        """Bytes of the whole process, at its largest."""
         return BASE + max(self.moments + self.stacks, self.finishing)
 
     def __str__(self) -> str:

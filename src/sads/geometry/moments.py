@@ -87,7 +87,7 @@ class Moments:
     def load(
         cls, partial: Partial, size: int, first: int, budget: int, response: tuple[float, ...]
     ) -> "Moments":
-        """From the file of an earlier process, or at the start."""
+        """The sums in the file of an earlier process, or none if there is no file."""
         tensors = partial.load()
         if tensors is None:
             return cls(size, Sums(stop=first), response)

@@ -33,12 +33,12 @@ class Profile:
     counts: Tensor  # (n,), vectors of which each is the mean
 
 
-def frequency_profile(geometry: Geometry, bins: int = FREQUENCY_BINS) -> Profile:
+def frequency_profile(geometry: Geometry) -> Profile:
     """Energy along the DCT, against the frequency: 0 is the mean of an image."""
     axes = (torch.arange(n, dtype=torch.float64) / max(1, n - 1) for n in _spatial(geometry))
     squares = sum(f**2 for f in torch.meshgrid(*axes, indexing="ij")) / (len(geometry.shape) - 1)
     radius = torch.as_tensor(squares).sqrt().flatten()
-    label = torch.ceil(radius * bins - 1e-9).long()
+    label = torch.ceil(radius * FREQUENCY_BINS - 1e-9).long()
     return _profile(geometry, energies_of(geometry, "dct"), label, radius)
 
 

@@ -123,7 +123,7 @@ class Followed(Readout):
 
 
 def score_coefficients(family: ScoreFamily, readout: Readout) -> tuple[Tensor, Tensor]:
-    """Of `x` and of the output of the layer that is integrated out in the score, each (T,)."""
+    """What `x` and the output of the layer that is integrated out count in the score, each (T,)."""
     a, b = family.schedule.score_coefficients(family.prediction)
     if not isinstance(readout, Followed):
         return a, b

@@ -131,7 +131,7 @@ class Geometry:
         shape: tuple[int, ...],
         provenance: Provenance,
     ) -> "Geometry":
-        """From the factors of batches of networks, (K, P, P), and the networks in each, (K,)."""
+        """A geometry from the factors of batches, (K, P, P), and the networks in each, (K,)."""
         return cls(Dense(factors, counts, lift), shape, provenance)
 
     @property
@@ -250,7 +250,7 @@ class Geometry:
         return self._find_directions(tolerance, first_order=False)
 
     def data_directions(self) -> Directions:
-        """The same directions, in the clusters that data along a direction are drawn in.
+        """The directions in the clusters that data along a direction are drawn in.
 
         They differ in how they are gathered: by angles of first order, which in a crowd are too
         small to be errors. Data and the experiments on them are named after these clusters, so

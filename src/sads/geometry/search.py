@@ -43,7 +43,7 @@ class Search:
     images: Tensor  # (P, m), A times these
 
     def joined(self, block: Tensor, images: Tensor) -> "Search":
-        """With a block that is orthogonal to the space, and its images."""
+        """This space with a block that is orthogonal to the space, and its images."""
         return Search(torch.cat([self.basis, block], 1), torch.cat([self.images, images], 1))
 
     def ends(self, count: int) -> Ends:

@@ -19,7 +19,7 @@ class Spent:
     memory: int = 0  # bytes of the largest process
 
     def since(self, started: "Started") -> "Spent":
-        """With what this process has spent since then."""
+        """This much and what this process has spent since then."""
         earlier = self.processor_seconds
         return Spent(
             self.seconds + time.perf_counter() - started.clock,
@@ -39,7 +39,7 @@ class Spent:
 
     @classmethod
     def read(cls, tensors: Mapping[str, Tensor]) -> "Spent":
-        """From such a file; older ones know the seconds of the clock alone."""
+        """What a file says was spent; older ones know the seconds of the clock alone."""
         processor = tensors.get("processor_seconds")
         return cls(
             float(tensors["seconds"]),

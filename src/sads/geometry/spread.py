@@ -24,7 +24,7 @@ class Spread:
 
     @classmethod
     def of(cls, factors: Tensor, counts: Tensor) -> "Spread":
-        """From the factor of each batch, (K, P, P), and the networks in each, (K,)."""
+        """The spread of the factors of batches, (K, P, P), and the networks in each, (K,)."""
         values, basis = torch.linalg.eigh(batch_mean(factors, counts))
         values, basis = values.flip(0), _fix_signs(basis.flip(1))
         values = torch.where(values > EQUAL * values[0], values, 0.0)  # the rest is rounding
@@ -63,7 +63,7 @@ def form_errors(factors: Tensor, counts: Tensor, basis: Tensor) -> tuple[Tensor,
 
 
 def rows_at_once(size: int) -> int:
-    """Of a matrix of this width: large ones are worked on a piece at a time."""
+    """How many rows of a matrix of this width to work on at a time."""
     return max(1, CHUNK // size)
 
 

@@ -47,7 +47,7 @@ class Streamed(Blueprint):
 
     @property
     def parameter_bytes(self) -> int:
-        """Of all parameters and buffers of one network, which never are in memory together."""
+        """Bytes of all parameters and buffers of one network, never in memory together."""
         return 4 * sum(recipe.numel for recipe in self.recipes.values())
 
     @property
@@ -62,7 +62,7 @@ class Streamed(Blueprint):
         return [NetworkStream(self.recipes, self.places, stream) for stream in streams]
 
     def memory(self, device: torch.device, dtype: torch.dtype) -> "Memory":
-        """For weights of one network at a time."""
+        """The memory for weights of one network at a time."""
         key = device, dtype
         if key not in self._memory:
             numel = weight_bytes(self, dtype) // dtype.itemsize

@@ -4,7 +4,7 @@ Numbers, which are let go when the function returns (`Substitution`); or no numb
 network is run for the shapes of its activations (`ShapesOnly`).
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import torch
@@ -64,11 +64,7 @@ class ShapesOnly(TorchFunctionMode):
     """What is given a tensor without numbers gives one without numbers."""
 
     def __torch_function__(
-        self,
-        func: Function,
-        types: Sequence[type],
-        args: Sequence[Any] = (),
-        kwargs: dict[str, Any] | None = None,
+        self, func: Function, types: Any, args: Any = (), kwargs: Any = None
     ) -> Any:
         kwargs = kwargs or {}
         if func not in _OF_THE_SHAPE and any(map(is_meta, _tensors([*args, *kwargs.values()]))):
@@ -107,11 +103,7 @@ class Substitution(TorchFunctionMode):
         self._device, self._dtype = device, dtype
 
     def __torch_function__(
-        self,
-        func: Function,
-        types: Sequence[type],
-        args: Sequence[Any] = (),
-        kwargs: dict[str, Any] | None = None,
+        self, func: Function, types: Any, args: Any = (), kwargs: Any = None
     ) -> Any:
         kwargs = kwargs or {}
         if func in _OF_THE_SHAPE:

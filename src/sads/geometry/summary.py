@@ -42,7 +42,7 @@ def describe(geometry: Geometry) -> dict[str, str]:
 
 
 def _describe_ends(geometry: Geometry) -> dict[str, str]:
-    """The same of a geometry without a matrix: what is certain about its two ends."""
+    """A geometry without a matrix in words: what is certain about its two ends."""
     dct = geometry.basis_energies("dct")
     pixels = math.prod(geometry.shape[1:])
     rows = {

@@ -30,9 +30,9 @@ from sads.environment import check_memory, gigabytes, used_memory
 from sads.errors import InvalidArgumentError
 from sads.estimates import Estimate
 from sads.seeds import check_seed, seed_sequence
+from sads.table1 import PROJECTIONS_PER_DIMENSION
 from sads.threads import map_on_cores
 
-PROJECTIONS_PER_DIMENSION = 64  # Appendix A: L = 64 D
 CHUNK_BYTES = 2**24  # of projected samples, in each thread: smaller ones slow the matrix product
 
 Array = NDArray[np.floating]

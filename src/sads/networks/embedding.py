@@ -5,15 +5,17 @@ import math
 import torch
 from torch import Tensor
 
+MAX_PERIOD = 10_000.0
 
-def sinusoidal_embedding(t: Tensor, width: int, max_period: float = 10_000.0) -> Tensor:
-    """Cosines, then sines, of `t` at `width // 2` frequencies from 1 down to `1 / max_period`.
+
+def sinusoidal_embedding(t: Tensor, width: int) -> Tensor:
+    """Cosines, then sines, of `t` at `width // 2` frequencies from 1 down to `1 / MAX_PERIOD`.
 
     This is the time embedding of iDDPM and DiT. An odd width gets one zero at the end.
     """
     half = width // 2
     exponent = torch.arange(half, dtype=torch.float32, device=t.device) / half
-    frequencies = torch.exp(-math.log(max_period) * exponent)
+    frequencies = torch.exp(-math.log(MAX_PERIOD) * exponent)
     angles = t.to(frequencies.dtype)[:, None] * frequencies  # (N, width // 2)
     embedding = torch.cat([angles.cos(), angles.sin()], dim=-1)
     if width % 2:

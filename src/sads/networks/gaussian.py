@@ -71,7 +71,7 @@ class GaussianPart:
         return len(self.values)
 
     def moved(self, by: Tensor) -> "GaussianPart":
-        """The same for data that are all moved by a vector (D,)."""
+        """This Gaussian for data that are all moved by a vector (D,)."""
         return replace(self, mean=self.mean + by.double(), _copies={})
 
     def covariance(self) -> Tensor:

@@ -139,5 +139,5 @@ def _plot_spectrum(axes: Axes, spectrum: Spectrum | None) -> None:
 
 
 def _positive(values: Tensor | Any) -> Any:
-    """For a logarithmic scale."""
+    """Values for a logarithmic scale: what is too small for it is raised to its least."""
     return np.maximum(np.asarray(values, dtype=float), LEAST)

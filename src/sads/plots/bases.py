@@ -2,30 +2,13 @@
 
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 from matplotlib.image import AxesImage
 from matplotlib.ticker import MaxNLocator
 from numpy.typing import ArrayLike
 
 from sads.data.bases import Basis
-from sads.plots.style import frame, styled, subplots
+from sads.plots.style import frame
 from sads.shapes import format_shape
-
-
-def plot_basis_values(basis: Basis, values: ArrayLike, label: str) -> Figure:
-    """One number for each vector of a basis, laid out as in the paper's Figure 2.
-
-    Args:
-        values: (D,), such as the MSW2 of models trained on each vector.
-        label: what the numbers are, for the colour bar.
-    """
-    rows, columns = basis.layout(values).shape
-    with styled():
-        height = 0.5 + 2.6 * max(0.3, min(rows / columns, 1.5))
-        figure, axes = subplots(figsize=(3.6, height))
-        image = show_basis_values(axes, basis, values)
-        figure.colorbar(image, label=label, shrink=0.85)
-    return figure
 
 
 def show_basis_values(

@@ -1,12 +1,10 @@
 """Pictures of a geometry: its spectrum with the certificate, and its directions."""
 
-from collections.abc import Sequence
-
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from sads.geometry.directions import Directions, figure6_ranks
+from sads.geometry.directions import Directions
 from sads.geometry.result import Geometry
 from sads.geometry.spread import EQUAL
 from sads.plots.style import (
@@ -20,6 +18,7 @@ from sads.plots.style import (
     subplots,
     title_of,
 )
+from sads.table1 import figure6_ranks
 
 
 def plot_spectrum(geometry: Geometry, directions: Directions) -> Figure:
@@ -75,11 +74,9 @@ def _plot_certificate(axes: Axes, directions: Directions, rank: np.ndarray) -> N
     )
 
 
-def plot_directions(
-    geometry: Geometry, directions: Directions, ranks: Sequence[int] | None = None
-) -> Figure:
+def plot_directions(geometry: Geometry, directions: Directions) -> Figure:
     """Eigenvectors, and below each its energy over spatial frequencies (zero in the centre)."""
-    ranks = figure6_ranks(geometry.dimension) if ranks is None else ranks
+    ranks = figure6_ranks(geometry.dimension)
     with styled():
         figure, axes = subplots(2, len(ranks), figsize=(1.15 * len(ranks), 3.1), squeeze=False)
         for column, rank, vector in zip(axes.T, ranks, directions.select(ranks), strict=True):

@@ -73,17 +73,16 @@ def learning_rates(
     *,
     num_networks: int = 4,
     batch_size: int = BATCH,
-    max_directions: int = MAX_DIRECTIONS,
     seed: int = 0,
 ) -> LearningRates:
     """`kappa_i` for the columns `u_i` of `basis` (D, D), means over random networks with errors.
 
-    Of more than `max_directions` directions only so many are measured, evenly spaced by rank; the
+    Of more than `MAX_DIRECTIONS` directions only so many are measured, evenly spaced by rank; the
     others lie on straight lines between the logarithms of their neighbours.
     """
     check_count("num_networks", num_networks)
     check_seed(seed)
-    chosen = spread_ranks(basis.shape[1], max_directions)
+    chosen = spread_ranks(basis.shape[1], MAX_DIRECTIONS)
     found = [
         _rates_of_one(family, basis[:, chosen], energy, batch_size, derive_seed(seed, k))
         for k in range(num_networks)

@@ -23,7 +23,7 @@ class Prediction:
 
     @classmethod
     def same(cls, value: float) -> "Prediction":
-        """Of a predictor that does not tell the two outcomes apart."""
+        """The prediction of a predictor that does not tell the two outcomes apart."""
         return cls(value, value)
 
     def of(self, outcome: str) -> float:

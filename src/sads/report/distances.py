@@ -5,18 +5,18 @@ from dataclasses import dataclass
 from sads.estimates import Estimate
 from sads.metrics.baselines import Distance
 from sads.pipeline import Evaluation
-from sads.tables import Row, column
+from sads.tables import Row, titled
 
 
 @dataclass(frozen=True)
 class DistanceRow(Row):
     """A distance as it is printed."""
 
-    name: str = column("")
-    sw2: Estimate | None = column("SW2")
-    msw2: float | None = column("MSW2")
+    name: str = titled("")
+    sw2: Estimate | None = titled("SW2")
+    msw2: float | None = titled("MSW2")
     projections: int | None = None
-    along: float | None = column("W2 along v", default=None)
+    along: float | None = titled("W2 along v", default=None)
 
 
 def rows_of(evaluation: Evaluation) -> list[DistanceRow]:

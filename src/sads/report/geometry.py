@@ -79,7 +79,7 @@ def spectrum_data(geometry: Geometry) -> dict[str, Any]:
 def vector_data(geometry: Geometry, max_directions: int | None) -> dict[str, Any]:
     """Eigenvectors of the factor as whole numbers, each in units of its largest entry."""
     directions, lift = geometry.directions(), geometry.lift
-    kept = spread_ranks(lift.size, max_directions)
+    kept = shown_ranks(lift.size, max_directions)
     basis = directions._basis[:, torch.as_tensor(kept)].T.numpy()  # (kept, P)
     bits = np.int16 if basis.size <= FINE else np.int8
     scales = np.abs(basis).max(axis=1, keepdims=True) / np.iinfo(bits).max
@@ -94,10 +94,10 @@ def vector_data(geometry: Geometry, max_directions: int | None) -> dict[str, Any
     }
 
 
-def spread_ranks(count: int, most: int | None) -> list[int]:
+def shown_ranks(count: int, most: int | None) -> list[int]:
     """At most so many of `count` ranks: a third of them at each end, the rest between.
 
-    >>> spread_ranks(100, 9)
+    >>> shown_ranks(100, 9)
     [0, 1, 2, 26, 50, 73, 97, 98, 99]
     """
     if most is None or most >= count:

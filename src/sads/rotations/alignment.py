@@ -38,15 +38,13 @@ from sads.files import tensor_digest
 from sads.geometry.result import Geometry
 from sads.geometry.spread import EQUAL
 from sads.pieces import card, facts
+from sads.rotations.kinds import Kind, Middle, random_axes
 from sads.rotations.rotation import (
     DataProvenance,
-    Kind,
-    Middle,
     Rotation,
     RotationProvenance,
     chunks,
     flatten,
-    random_axes,
     working_type,
 )
 from sads.seeds import torch_stream

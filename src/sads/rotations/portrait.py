@@ -45,7 +45,7 @@ class Portrait:
 
     @classmethod
     def of(cls, both: Pairing, name: str, *more: str) -> "Portrait":
-        """That of a pairing; `more` are further rotations to show."""
+        """The portrait of a pairing; `more` are further rotations to show."""
         kinds = dict.fromkeys((*ROTATIONS, *more))
         rotations = {kind: both.rotation(kind) for kind in kinds}
         shape = both.geometry.shape

@@ -1,22 +1,7 @@
-"""Rotations of data: orthogonal matrices `W = U M V^T`, by name.
+"""A rotation of data: the orthogonal matrix `W = U M V^T`, applied, undone, saved and read.
 
-`V` holds the eigenvectors of the data's second moment `C` and `U` those of the geometry `G`, both
-in descending order of eigenvalue. `M` says which of the one goes to which of the other. It mixes
-coordinate `i` with its partner `D+1-i` only,
-
-    z_i = c_i y_i + s_i y_{D+1-i},
-
-so that `alpha = sum_i lambda_i E[z_i^2]` is known in advance:
-
-    max          c = 1, s = 0: in order
-    min          c = 0, s = 1: reversed
-    share:S      plane rotations by phi with cos^2(phi) = S: alpha = min + S (max - min)
-    partial:F    the outermost F of the D/2 pairs exchanged, the others in order
-    identity     W = I
-    random:SEED  W from Haar measure; it depends on the seed and on D only
-
-In `share` a pair of uncorrelated coordinates with second moments `a` and `b` becomes one with
-`S a + (1 - S) b` and `S b + (1 - S) a`, hence the straight line between the extremes.
+`V` holds the eigenvectors of the data's second moment and `U` those of the geometry. `M`, which
+says which of the one goes to which of the other, is named and explained in `kinds`.
 """
 
 import json
@@ -38,93 +23,14 @@ from sads.errors import InvalidArgumentError, RotationFileError
 from sads.estimates import Estimate
 from sads.files import opening, plain, replacing
 from sads.geometry.lift import Lift
+from sads.rotations.kinds import Kind, Middle
 from sads.shapes import checked_shape, format_shape
 from sads.tensorfile import TensorFile
 from sads.untrusted import parse_json
 
-MAX_SEED = 1 << 63  # of PyTorch's generator
-KINDS = "min, max, identity, random:SEED, share:S or partial:F with S and F from 0 to 1"
 FORMAT = "sads-rotation"
 FORMAT_VERSION = 1
 CHUNK_BYTES = 64 << 20  # of data in float64 at a time
-
-
-@dataclass(frozen=True)
-class Kind:
-    """The name of a rotation, taken apart: `share:0.25` is `("share", 0.25)`."""
-
-    name: str
-    number: float = 0.0
-
-    @classmethod
-    def parse(cls, text: "str | Kind") -> "Kind":
-        """
-        >>> str(Kind.parse("share:0.250")), Kind.parse("min").paired
-        ('share:0.25', True)
-        """
-        if isinstance(text, Kind):
-            return text
-        name, colon, argument = str(text).partition(":")
-        try:
-            if not colon and name in ("min", "max", "identity"):
-                return cls(name)
-            if name == "random" and 0 <= int(argument) < MAX_SEED:
-                return cls(name, int(argument))
-            if name in ("share", "partial") and 0 <= float(argument) <= 1:
-                return cls(name, float(argument))
-        except ValueError:
-            pass
-        raise InvalidArgumentError(f"unknown rotation {text!r}; choose {KINDS}")
-
-    def __str__(self) -> str:
-        if self.name in ("min", "max", "identity"):
-            return self.name
-        return f"{self.name}:{int(self.number) if self.number % 1 == 0 else self.number}"
-
-    @property
-    def paired(self) -> bool:
-        """Made of the eigenvectors of geometry and data, so that alpha is known in advance."""
-        return self.name not in ("identity", "random")
-
-
-@dataclass(frozen=True, eq=False)
-class Middle:
-    """The orthogonal map `M`: `z_i = c_i y_i + s_i y_{D+1-i}`."""
-
-    cosines: Tensor  # (D,) float64
-    sines: Tensor  # (D,)
-
-    @classmethod
-    def of(cls, kind: Kind, dimension: int) -> "Middle":
-        pairs = dimension // 2  # an odd D leaves the coordinate in the middle alone
-        cosine, sine = torch.ones(pairs).double(), torch.zeros(pairs).double()  # outermost first
-        partner = sine
-        if kind.name == "share":
-            cosine[:], sine[:] = math.sqrt(kind.number), math.sqrt(1 - kind.number)
-            partner = -sine
-        else:
-            share = {"min": 1.0, "partial": kind.number}.get(kind.name, 0.0)
-            exchanged = round(share * pairs)
-            cosine[:exchanged], sine[:exchanged] = 0, 1
-        alone = torch.ones(dimension % 2).double()
-        return cls(
-            torch.cat([cosine, alone, cosine.flip(0)]),
-            torch.cat([sine, 0 * alone, partner.flip(0)]),
-        )
-
-    def forward(self, y: Tensor) -> Tensor:
-        """`M y`, (..., D)."""
-        return self.cosines.to(y) * y + self.sines.to(y) * y.flip(-1)
-
-    def backward(self, z: Tensor) -> Tensor:
-        """`M^T z`, (..., D)."""
-        return self.cosines.to(z) * z + (self.sines.to(z) * z).flip(-1)
-
-    def moment(self, values: Tensor) -> tuple[Tensor, Tensor]:
-        """`M diag(values) M^T`, all of which is `E[z_i^2]` and `E[z_i z_{D+1-i}]`, (D,) each."""
-        squares = self.cosines**2 * values + self.sines**2 * values.flip(0)
-        half = self.cosines * self.sines.flip(0) * values
-        return squares, half + half.flip(0)
 
 
 @dataclass(frozen=True)
@@ -275,14 +181,6 @@ def _read_axes(file: TensorFile, name: str, size: int) -> Tensor:
     return axes
 
 
-def random_axes(dimension: int, seed: int) -> Tensor:
-    """An orthogonal matrix from Haar measure: the QR of a Gaussian one, with `R`'s signs fixed."""
-    generator = torch.Generator().manual_seed(seed)
-    gaussian = torch.randn(dimension, dimension, generator=generator, dtype=torch.float64)
-    q, r = torch.linalg.qr(gaussian)
-    return q * r.diagonal().sign()
-
-
 def flatten(x: Tensor, shape: tuple[int, ...], dimension: int) -> Tensor:
     """(N, *shape) or (N, D) as (N, D), or one line that says what does not fit."""
     x = as_tensor(x, "the data")
@@ -299,7 +197,7 @@ def flatten(x: Tensor, shape: tuple[int, ...], dimension: int) -> Tensor:
 
 
 def working_type(rows: Tensor) -> torch.dtype:
-    """Of what is computed with data: float32, or float64 if they are."""
+    """The type of what is computed with data: float32, or float64 if they are."""
     return torch.promote_types(rows.dtype, torch.float32)
 
 

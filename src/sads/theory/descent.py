@@ -31,6 +31,7 @@ from torch import Tensor
 from sads.errors import InvalidArgumentError
 from sads.seeds import torch_stream
 from sads.theory.lemmas import check_sigma
+from sads.theory.theorem1 import check_steps
 
 CHUNK = 1 << 22  # numbers of random matrices at a time
 
@@ -82,7 +83,7 @@ class GaussianDescent:
 
     def excess(self, overlaps: Tensor, steps: Sequence[int]) -> Tensor:
         """`L_t - L*` for squared overlaps (..., D, D) of both eigenbases, (..., len(steps))."""
-        _check_steps(steps)
+        check_steps(steps)
         if tuple(overlaps.shape[-2:]) != (self.dimension, self.dimension):
             raise InvalidArgumentError(
                 f"overlaps have shape {tuple(overlaps.shape)}, expected (..., {self.dimension}, "
@@ -124,37 +125,3 @@ def random_overlaps(dimension: int, count: int, seed: int = 0, part: int = 0) ->
     generator = torch_stream("descent", seed, part)
     normal = torch.randn(count, dimension, dimension, generator=generator, dtype=torch.float64)
     return torch.linalg.qr(normal).Q.square()  # signs, which QR does not fix, do not matter
-
-
-def descend(
-    phi: Tensor, moment: Tensor, sigma: float, learning_rate: float, steps: Sequence[int]
-) -> Tensor:
-    """`L_t - L*` by gradient descent on `Theta` from zero, step by step, (len(steps),).
-
-    Uses nothing of the closed form: the loss, its gradient, and matrices `Phi` (D, M) and `C`.
-    """
-    check_sigma(sigma)
-    _check_steps(steps)
-    phi, moment = phi.double(), moment.double()
-    identity = torch.eye(len(phi), dtype=torch.float64)
-    noisy = moment + sigma**2 * identity
-
-    def loss(omega: Tensor) -> Tensor:
-        return (omega @ noisy @ omega.T).trace() + 2 * omega.trace() + len(phi) / sigma**2
-
-    least = loss(-torch.linalg.inv(noisy))
-    theta = torch.zeros(phi.shape[1], len(phi), dtype=torch.float64)
-    found, done = [], 0
-    for step in steps:
-        for _ in range(step - done):
-            theta = theta - learning_rate * 2 * phi.T @ (phi @ theta @ noisy + identity)
-        done = step
-        found.append(loss(phi @ theta) - least)
-    return torch.stack(found)
-
-
-def _check_steps(steps: Sequence[int]) -> None:
-    if not steps or min(steps) < 0 or list(steps) != sorted(steps):
-        raise InvalidArgumentError(
-            f"steps are whole numbers from 0 in increasing order, got {list(steps)[:5]}"
-        )

@@ -36,7 +36,7 @@ class Landscape(nn.Module):
         self.readout = nn.Parameter(torch.randn(width) / math.sqrt(width))
 
     def log_density(self, x: Tensor) -> Tensor:
-        """Up to a constant, for (N, 2) or (N, 2, 1), as (N,)."""
+        """The log-density up to a constant, for (N, 2) or (N, 2, 1), as (N,)."""
         x = x.flatten(1)
         hidden = torch.sin(x @ self.phi @ self.weight.T + self.phase)
         return self.amplitude * hidden @ self.readout - x.square().sum(1) / (2 * self.window**2)

@@ -33,7 +33,7 @@ class MarkovBound:
 
     @property
     def bounds(self) -> Tensor:
-        """On `P(|v^T F| >= eta)` for each direction; 1 where the inequality says nothing."""
+        """Bounds on `P(|v^T F| >= eta)` for each direction; 1 where the inequality says nothing."""
         return (self.energies.values / self.threshold**2).clamp(max=1)
 
     @cached_property
@@ -47,7 +47,7 @@ class MarkovBound:
 
     @property
     def joint(self) -> float:
-        """On `P(|V^T F| >= eta)`, `V` an orthonormal basis of the span of the directions."""
+        """The bound on `P(|V^T F| >= eta)`, `V` an orthonormal basis of the directions' span."""
         return min(1.0, self.span_energy.value / self.threshold**2)
 
 

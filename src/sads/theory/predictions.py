@@ -17,7 +17,7 @@ from sads.estimates import Estimate, Estimates
 from sads.geometry.matrixfree import MatrixFree
 from sads.geometry.result import Geometry
 from sads.rotations.alignment import check_defined
-from sads.tables import Row, Table, column
+from sads.tables import Row, Table, titled
 
 
 @dataclass(frozen=True, eq=False)
@@ -55,8 +55,8 @@ class Difficulty(Row):
     easiest: float
     median: float
     hardest: float
-    low: Estimate | None = column("low frequencies", default=None)
-    high: Estimate | None = column("high frequencies", default=None)
+    low: Estimate | None = titled("low frequencies", default=None)
+    high: Estimate | None = titled("high frequencies", default=None)
     border: Estimate | None = None
     inside: Estimate | None = None
 

@@ -156,7 +156,7 @@ class LinearDSM:
         `(1 - 2 eta k_i m_a)^t` times its start; for `v = u_i` this is Equation 17.
         Returns (len(steps), D, D).
         """
-        _check_steps(steps, learning_rate)
+        _check_run(steps, learning_rate)
         factor = 1 - 2 * learning_rate * self.eigenvalues[:, None] * self._modes[0]
         start = -self._in_modes(self.optimum)
         path = torch.stack([factor**t * start for t in steps])
@@ -186,7 +186,7 @@ class LinearDSM:
         `u_i` is an eigenvector of `Phi Phi^T`, `w_a` one of `M`. `Theta_0` has iid entries of mean
         zero and variance `init_variance`. The derivation heads this module.
         """
-        _check_steps(steps, learning_rate, batch_size)
+        _check_run(steps, learning_rate, batch_size)
         k, m = self.eigenvalues[:, None], self._modes[0]
         step = learning_rate * k
         keep = 1 - 4 * step * m + 4 * step**2 * (1 + 1 / batch_size) * m**2  # (D, D)
@@ -218,7 +218,7 @@ class LinearDSM:
         m_a)` it exists if every denominator is positive and every `g_i < 1`, and then
         `s (u_i . v)^2 + tau = s (u_i . v)^2 / (1 - g_i)`.
         """
-        _check_steps([0], learning_rate, batch_size)
+        _check_run([0], learning_rate, batch_size)
         m = self._modes[0]
         step = learning_rate * self.eigenvalues
         room = 1 - step[:, None] * (1 + 1 / batch_size) * m  # (D, D)
@@ -242,7 +242,7 @@ class LinearDSM:
 
         Uses nothing of the closed forms: samples, residuals and their outer products only.
         """
-        _check_steps(steps, learning_rate, batch_size)
+        _check_run(steps, learning_rate, batch_size)
         if check_count("num_runs", num_runs) < 2:
             raise InvalidArgumentError(f"a spread needs at least 2 runs, got {num_runs}")
         state = self.phi.shape[1] * self.dimension + 3 * batch_size * self.dimension + len(steps)
@@ -313,12 +313,17 @@ def conditioning(eigenvalues: Sequence[float], seed: int | None = None) -> Tenso
     return torch.linalg.qr(normal).Q * values.sqrt()
 
 
-def _check_steps(steps: Sequence[int], learning_rate: float, batch_size: int = 1) -> None:
+def check_steps(steps: Sequence[int]) -> None:
+    """Steps at which something is looked at: whole numbers that do not decrease."""
     increasing = all(a <= b for a, b in itertools.pairwise(steps))
     if not steps or steps[0] < 0 or not increasing:
         raise InvalidArgumentError(
             f"steps are whole numbers from 0 in increasing order, got {list(steps)[:5]}"
         )
+
+
+def _check_run(steps: Sequence[int], learning_rate: float, batch_size: int = 1) -> None:
+    check_steps(steps)
     if not 0 < learning_rate < math.inf or batch_size < 1:
         raise InvalidArgumentError(
             "the learning rate is a number above 0 and the batch size at least 1, got "

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from sads.arguments import check_count
-from sads.rotations.rotation import random_axes
+from sads.rotations.kinds import random_axes
 from sads.seeds import check_seed, torch_stream
 
 

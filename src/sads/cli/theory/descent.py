@@ -31,7 +31,7 @@ from sads.cli.theory.output import (
 from sads.errors import InvalidArgumentError, printable
 from sads.estimates import Estimate
 from sads.shapes import format_shape
-from sads.tables import Row, column
+from sads.tables import Row, titled
 
 if TYPE_CHECKING:
     import sads
@@ -54,10 +54,10 @@ class Loss(Row):
 
     sigma: float
     steps: int
-    minimum: float = column("minimising rotation")
-    random: float = column("random rotations, mean")
-    identity: float = column("as they are")
-    maximum: float = column("maximising rotation")
+    minimum: float = titled("minimising rotation")
+    random: float = titled("random rotations, mean")
+    identity: float = titled("as they are")
+    maximum: float = titled("maximising rotation")
 
 
 @dataclass(frozen=True)
@@ -66,7 +66,7 @@ class TrainedLoss(Row):
 
     rotation: str
     networks: int
-    loss: Estimate = column("training loss")
+    loss: Estimate = titled("training loss")
 
 
 def run(

@@ -11,7 +11,7 @@ from sads.cli.folders import new_folder
 from sads.cli.options import AsJson, NetworkOptions, Networks, NewFolder, Seed, Shape
 from sads.cli.reading import read_geometry
 from sads.cli.theory.output import files_of, show_result
-from sads.tables import Row, column
+from sads.tables import Row, titled
 
 if TYPE_CHECKING:
     from sads.geometry.result import Geometry
@@ -35,9 +35,9 @@ class Tested(Row):
     formula: str
     status: str
     residual: float
-    residual_errors: float = column("in errors")
-    p_value: float = column("p")
-    why: str = column("because")
+    residual_errors: float = titled("in errors")
+    p_value: float = titled("p")
+    why: str = titled("because")
 
 
 def run(

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from sads.data.spec import ENDS, OWN_GEOMETRY, DataSpec, sphere_directions
-from sads.experiments.figures.figure import Context, Figure, Outcome, note_cells
+from sads.experiments.figures.figure import Context, Figure, Outcome, note_cells, smoke
 from sads.experiments.figures.states import ScoreRow, gate, note_states, score_cells
 from sads.experiments.records import Record
 from sads.experiments.run import seed_of
@@ -23,20 +23,13 @@ from sads.experiments.store import Store
 from sads.experiments.verdict import Claim, judge, paired_difference, sign_flip_test
 from sads.geometry.result import Geometry
 from sads.table1 import SPHERE, Sampling, Training
-from sads.tables import column, format_value
+from sads.tables import format_value, titled
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure as Picture
 
 COLUMNS = {
-    "smoke": replace(
-        SPHERE,
-        num_networks=256,
-        num_seeds=1,
-        num_data=500,
-        training=Training(20, 50, 1e-3),
-        sampling=Sampling(100, 10, projections_per_dimension=16),
-    ),
+    "smoke": smoke(SPHERE),
     "laptop": replace(
         SPHERE,
         num_networks=4096,
@@ -54,13 +47,13 @@ class Sphere(ScoreRow):
     """One of the two spheres, over all seeds; its shape is that of the first."""
 
     sphere: str
-    radius: float = column("radius / true, first seed")
-    spread: float = column("its spread")
-    off: float = column("off the subspace / radius")
+    radius: float = titled("radius / true, first seed")
+    spread: float = titled("its spread")
+    off: float = titled("off the subspace / radius")
 
 
 def all_cells(context: Context) -> dict[tuple[int, str], Cell]:
-    """By seed and end of the spectrum."""
+    """The cells of both spheres, by seed and end of the spectrum."""
     chosen = COLUMNS[context.scale]
     return {
         (seed, end): cell_of(
@@ -114,7 +107,7 @@ def _row(end: str, records: Sequence[Record], sphere: Tensor) -> Sphere:
 
 
 def judge_spheres(sw2: Mapping[str, Sequence[float]], gate: str = "") -> Claim:
-    """From SW2 of every seed, by end; every seed has another subspace of each cluster."""
+    """The claim, by SW2 of every seed and end; a seed has its own subspace of each cluster."""
     difference = paired_difference(sw2["avoided"], sw2["preferred"])
     units = "seeds with a subspace each"
     return judge(

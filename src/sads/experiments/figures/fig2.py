@@ -31,7 +31,7 @@ from sads.experiments.verdict import (
     untested,
 )
 from sads.table1 import CNN, IDDPM, Sampling, Training
-from sads.tables import column
+from sads.tables import titled
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure as Picture
@@ -74,11 +74,11 @@ class BasisRow(BaselineRow):
     border: float | None = None  # pixels
     inside: float | None = None
     _: KW_ONLY
-    zeros: float | None = column("MSW2 of zeros", default=None)
+    zeros: float | None = titled("MSW2 of zeros", default=None)
 
 
 def all_cells(context: Context) -> dict[tuple[int, str, int], Cell]:
-    """By seed, basis and number of the vector; the first seed of everything comes first."""
+    """The cells by seed, basis and number of the vector; those of the first seed come first."""
     chosen = COLUMNS[context.scale]
     dimension = basis("canonical", chosen.shape).dimension
     return {

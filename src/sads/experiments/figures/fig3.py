@@ -23,7 +23,7 @@ from sads.experiments.verdict import (
     sign_flip_test,
 )
 from sads.families import ScoreFamily
-from sads.tables import Row, column
+from sads.tables import Row, titled
 from sads.theory.impulse import ImpulseResponse, impulse_response
 
 if TYPE_CHECKING:  # matplotlib is slow to import
@@ -45,7 +45,7 @@ class Asymmetry(Row):
     resampling: str
     symmetry: str
     networks: int
-    odd_energy: Estimate = column("energy of the odd part")
+    odd_energy: Estimate = titled("energy of the odd part")
 
 
 @dataclass(frozen=True, eq=False)
@@ -127,7 +127,7 @@ def compute_impulses(
 
 
 def judge_symmetry(nearest: Tensor, area: Tensor) -> list[Claim]:
-    """From the share of energy in the odd part of each network's response, each (networks,)."""
+    """The claim, from shares of energy in the odd part of every response, (networks,) each."""
     difference = paired_difference(nearest, area)
     rounding = mean_interval(area)
     return [

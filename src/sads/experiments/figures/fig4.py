@@ -27,7 +27,7 @@ from sads.experiments.verdict import (
     sign_flip_test,
     within_test,
 )
-from sads.tables import Row, column
+from sads.tables import Row, titled
 from sads.theory.theorem1 import LinearDSM, Simulation, conditioning, rates
 
 if TYPE_CHECKING:  # matplotlib is slow to import
@@ -47,13 +47,13 @@ class Plateau(Row):
     """What SGD does for data along one eigenvector."""
 
     v: str
-    eigenvalue: float = column("lambda")
-    rate: float = column("rate rho")
-    gradient_covariance_trace: float = column("tr Cov of gradient")
-    plateau: float = column("plateau, exact")
-    simulated: Estimate = column("at the last step")
-    exact_at_last_step: float = column("the same, exact")
-    largest_deviation_in_errors: float = column("largest |z|")
+    eigenvalue: float = titled("lambda")
+    rate: float = titled("rate rho")
+    gradient_covariance_trace: float = titled("tr Cov of gradient")
+    plateau: float = titled("plateau, exact")
+    simulated: Estimate = titled("at the last step")
+    exact_at_last_step: float = titled("the same, exact")
+    largest_deviation_in_errors: float = titled("largest |z|")
 
 
 @dataclass(frozen=True, eq=False)
@@ -266,7 +266,7 @@ def _spread_steps(last: int) -> list[int]:
 
 
 def judge_amplification(first: Tensor, other: Tensor, descent_ratio: float) -> Claim:
-    """From errors at the end of each run along two directions that converge at one rate in GD.
+    """The claim, from final errors of runs along two directions that converge alike in GD.
 
     Only the last direction has a rate of its own (Theorem 1), so it is not one of the two.
     """
@@ -288,7 +288,7 @@ def judge_amplification(first: Tensor, other: Tensor, descent_ratio: float) -> C
 
 
 def judge_plateaus(eigenvalues: Sequence[float], last: Tensor) -> Claim:
-    """From the errors at the end of each run, (runs, D)."""
+    """The claim, from the errors at the end of each run, (runs, D)."""
     correlation = rank_correlation(eigenvalues, last)
     difference = paired_difference(last[:, 0], last[:, -1])
     return judge(
@@ -301,7 +301,7 @@ def judge_plateaus(eigenvalues: Sequence[float], last: Tensor) -> Claim:
 
 
 def judge_early(deviations: Sequence[Tensor]) -> Claim:
-    """From relative deviations of SGD's error from GD's: (runs,) for each direction and step."""
+    """The claim, from relative deviations of SGD's error from GD's, each (runs,)."""
     worst = max(map(mean_interval, deviations), key=lambda interval: abs(interval.value))
     return judge(
         "for small t, SGD is well predicted by gradient descent",

@@ -31,7 +31,7 @@ from sads.experiments.verdict import (
 from sads.geometry.directions import Directions
 from sads.geometry.estimate import estimate_geometry
 from sads.geometry.result import Geometry
-from sads.tables import Row, column
+from sads.tables import Row, titled
 from sads.theory.landscape import Landscape, draw_landscapes, landscape_family
 from sads.theory.markov import MarkovBound, markov_bound
 
@@ -53,11 +53,11 @@ class Steepness(Row):
     """How steep log-densities are along one of the two directions."""
 
     direction: str
-    angle: float = column("angle (degrees)")
-    energy: Estimate = column("v^T G v")
-    bound: float = column("bound")
-    observed: float = column("networks beyond")
-    change: Estimate = column("mean change of log p")
+    angle: float = titled("angle (degrees)")
+    energy: Estimate = titled("v^T G v")
+    bound: float = titled("bound")
+    observed: float = titled("networks beyond")
+    change: Estimate = titled("mean change of log p")
 
 
 @dataclass(frozen=True, eq=False)
@@ -272,7 +272,7 @@ def _around(angles: Tensor) -> Tensor:
 
 
 def _angle(vector: Any) -> float:
-    """Of a vector on the plane, in degrees from 0 to 180."""
+    """The angle of a vector on the plane, in degrees from 0 to 180."""
     return math.degrees(math.atan2(float(vector[1]), float(vector[0]))) % 180
 
 
@@ -294,7 +294,7 @@ def _find_ridge(networks: list[Landscape]) -> tuple[Landscape, Tensor]:
 
 
 def judge_change(perp: Tensor, par: Tensor) -> Claim:
-    """From the mean change of each fresh network's log-density along both directions."""
+    """The claim, from the mean change of each fresh network's log-density along both directions."""
     difference = paired_difference(perp, par)
     return judge(
         "the log-density changes less along v_par than along v_perp",
@@ -305,7 +305,7 @@ def judge_change(perp: Tensor, par: Tensor) -> Claim:
 
 
 def judge_bound(bounds: Tensor, errors: Tensor, num_batches: int, steep: Tensor) -> Claim:
-    """From bounds (n,) with errors that come from batches, and networks beyond, (networks, n).
+    """The claim, from bounds (n,) with errors of batches, and networks beyond, (networks, n).
 
     The frequencies have Clopper and Pearson's limits and the bounds t-limits. A direction's p-value
     is the smallest level at which the two limits do not meet. That the bound holds in every

@@ -17,7 +17,7 @@ import numpy as np
 
 from sads.data.spec import DataSpec
 from sads.estimates import Estimate
-from sads.experiments.figures.figure import Context, Figure, Outcome, note_cells
+from sads.experiments.figures.figure import Context, Figure, Outcome, note_cells, smoke
 from sads.experiments.figures.states import (
     ScoreRow,
     baseline_lines,
@@ -38,8 +38,8 @@ from sads.experiments.verdict import (
 from sads.geometry.directions import Directions
 from sads.geometry.result import Geometry
 from sads.geometry.spread import EQUAL
-from sads.table1 import DIT_2, DIT_4, FIGURE6_RANKS, IDDPM, Column, Sampling, Training
-from sads.tables import column
+from sads.table1 import DIT_2, DIT_4, IDDPM, Column, Sampling, Training, figure6_ranks
+from sads.tables import titled
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure as Picture
@@ -52,6 +52,9 @@ TABLE1 = {
 }
 
 
+RANKS = tuple(figure6_ranks())
+
+
 def _laptop(paper: Column) -> Column:
     transformer = paper.family == "dit"
     return replace(
@@ -62,29 +65,18 @@ def _laptop(paper: Column) -> Column:
     )
 
 
-def _smoke(paper: Column) -> Column:
-    return replace(
-        paper,
-        num_networks=256,
-        num_seeds=1,
-        num_data=500,
-        training=Training(20, 50, 1e-3),
-        sampling=Sampling(100, 10, projections_per_dimension=16),
-    )
-
-
 @dataclass(frozen=True)
 class Panel:
     """A network, how its models are trained and sampled, and along which eigenvectors."""
 
     column: Column
     practice: Practice = PAPER
-    ranks: tuple[int, ...] = FIGURE6_RANKS
+    ranks: tuple[int, ...] = RANKS
 
     def shrink(self) -> "Panel":
         """A panel that tests the programs and nothing else."""
         least = self.ranks[:: max(1, len(self.ranks) // 2)]
-        return replace(self, column=_smoke(self.column), ranks=least)
+        return replace(self, column=smoke(self.column), ranks=least)
 
 
 # The two ends of the spectrum, once at the paper's full training: an hour or two a cell on a core,
@@ -98,7 +90,7 @@ def _panels(columns: Mapping[str, Column]) -> dict[str, Panel]:
     return {
         **{name: Panel(found) for name, found in columns.items()},
         **{f"{name}-common": Panel(found, COMMON) for name, found in columns.items()},
-        ENDS: Panel(FULL, ranks=FIGURE6_RANKS[:: len(FIGURE6_RANKS) - 1]),
+        ENDS: Panel(FULL, ranks=RANKS[:: len(RANKS) - 1]),
     }
 
 
@@ -119,18 +111,17 @@ class Point(ScoreRow):
     rank: int
     eigenvalue: Estimate
     cluster_of: int  # 1 for an individual direction
-    along: Estimate | None = column("W2 along v", default=None)
-    ascent: Estimate | None = column("MSW2 by ascent", default=None)
+    along: Estimate | None = titled("W2 along v", default=None)
+    ascent: Estimate | None = titled("MSW2 by ascent", default=None)
     _: KW_ONLY
-    zeros: float | None = column("MSW2 of zeros", default=None)
+    zeros: float | None = titled("MSW2 of zeros", default=None)
 
 
-Cells = Mapping[tuple[int, int], Cell]
 Done = Mapping[tuple[int, int], Record]
 
 
 def panel_cells(context: Context, panel: str) -> dict[tuple[int, int], Cell]:
-    """By seed and rank, seed by seed, so that an unfinished sweep covers all ranks."""
+    """The cells by seed and rank, seed by seed, so that an unfinished sweep covers all ranks."""
     chosen = PANELS[context.scale][panel]
     directions = context.geometry(GeometrySpec.of(chosen.column)).data_directions()
     return {

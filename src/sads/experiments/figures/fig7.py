@@ -24,7 +24,7 @@ from sads.experiments.figures.states import ScoreRow, gate, mean_known, score_ce
 from sads.experiments.records import Record
 from sads.experiments.verdict import Claim, judge, paired_difference, sign_flip_test
 from sads.pipeline import DigitShares
-from sads.tables import column, format_value
+from sads.tables import format_value, titled
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure as Picture
@@ -48,8 +48,8 @@ class Rotated(ScoreRow):
     without_digit: Estimate | None = None
     share_of_ones: Estimate | None = None
     class_entropy: Estimate | None = None
-    gaussian_without_digit: Estimate | None = column("without digit, Gaussian", default=None)
-    out_of_range: Estimate | None = column("values out of range", default=None)
+    gaussian_without_digit: Estimate | None = titled("without digit, Gaussian", default=None)
+    out_of_range: Estimate | None = titled("values out of range", default=None)
 
 
 def draw(context: Context) -> Outcome:

@@ -146,7 +146,7 @@ def stages(curves: Curves) -> list[Stage]:
 
 
 def judge_curves(curves: Curves) -> list[Claim]:
-    """From the end of the training: checkpoints of one run are one run, shown as evidence only."""
+    """The claims, from the end of training; checkpoints of a run are shown as evidence only."""
     updates = curves.updates[-1]
     place = f"{curves.name}, {updates:,} updates"
     sw2 = {kind: values[:, -1] for kind, values in curves.sw2.items()}
@@ -218,7 +218,7 @@ def judge_alike(
     identity: Sequence[float] | Array,
     gate: str = "",
 ) -> Claim:
-    """From SW2 of each seed. That a difference was not found does not make two things alike."""
+    """The claim, from SW2 of each seed. No difference found does not make two things alike."""
     relative = np.array(largest) / np.array(identity) - 1
     difference = paired_difference(relative, np.zeros(len(relative)))
     return judge(

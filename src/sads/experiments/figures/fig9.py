@@ -35,7 +35,7 @@ from sads.geometry.estimate import estimate_geometry
 from sads.geometry.result import Geometry
 from sads.probes import probe
 from sads.table1 import IDDPM, NUM_NETWORKS
-from sads.tables import Row, column
+from sads.tables import Row, titled
 from sads.theory.lemmas import unit
 
 if TYPE_CHECKING:  # matplotlib is slow to import
@@ -53,14 +53,14 @@ class Adapted(Row):
 
     image: str
     networks: int
-    first_eigenvalue: Estimate = column("lambda_1")
-    trace: float = column("trace")
-    energy_along_image: Estimate = column("v^T G v along the image")
-    own_share: Estimate = column(f"share of it in the first {NUM_FIRST}")
-    first_frequency: float = column("frequency of u_1")
-    last_frequency: float = column(f"frequency of u_{NUM_FIRST}")
-    default_share: Estimate | None = column("in the default's", default=None)
-    others_share: float | None = column("in other images'", default=None)
+    first_eigenvalue: Estimate = titled("lambda_1")
+    trace: float = titled("trace")
+    energy_along_image: Estimate = titled("v^T G v along the image")
+    own_share: Estimate = titled(f"share of it in the first {NUM_FIRST}")
+    first_frequency: float = titled("frequency of u_1")
+    last_frequency: float = titled(f"frequency of u_{NUM_FIRST}")
+    default_share: Estimate | None = titled("in the default's", default=None)
+    others_share: float | None = titled("in other images'", default=None)
 
 
 @dataclass(frozen=True, eq=False)
@@ -152,7 +152,7 @@ class Adaptations:
 
     @cached_property
     def shares(self) -> Tensor:
-        """Of every image in the first eigenvectors of every geometry, (images, geometries)."""
+        """Every image's share in the first eigenvectors of every geometry, (images, geometries)."""
         columns = [_shares(one.geometry, self.images) for one in self.each]
         return torch.stack(columns, dim=1)
 
@@ -237,7 +237,7 @@ def mean_frequencies(vectors: Tensor) -> Tensor:
 
 
 def judge_adaptation(own: Tensor, reference: Tensor, name: str) -> Claim:
-    """From shares of each image's energy in its own first eigenvectors and in those of others."""
+    """The claim, from shares of each image in its own first eigenvectors and in others'."""
     difference = paired_difference(own, reference)
     return judge(
         f"eigenvectors adapt to the image: they hold more of it than those of {name}",
@@ -249,7 +249,7 @@ def judge_adaptation(own: Tensor, reference: Tensor, name: str) -> Claim:
 
 
 def judge_harmonics(frequencies: Tensor) -> Claim:
-    """From mean frequencies of the first eigenvectors for each image, (images, n)."""
+    """The claim, from mean frequencies of the first eigenvectors for each image, (images, n)."""
     count = frequencies.shape[1]
     correlation = rank_correlation(range(count), frequencies)
     return judge(

@@ -12,6 +12,7 @@ from sads.experiments.spec import Cell, GeometrySpec
 from sads.experiments.store import Store
 from sads.experiments.verdict import Claim, untested
 from sads.geometry.result import Geometry
+from sads.table1 import Column, Sampling, Training
 from sads.tables import Row
 
 if TYPE_CHECKING:  # matplotlib is slow to import
@@ -25,6 +26,18 @@ Key = TypeVar("Key", bound=Hashable)
 def check_scale(scale: str) -> None:
     if scale not in SCALES:
         raise InvalidArgumentError(f"unknown scale {scale!r}; choose one of {', '.join(SCALES)}")
+
+
+def smoke(column: Column) -> Column:
+    """A column made so small that it tests the programs and nothing else."""
+    return replace(
+        column,
+        num_networks=256,
+        num_seeds=1,
+        num_data=500,
+        training=Training(20, 50, 1e-3),
+        sampling=Sampling(100, 10, projections_per_dimension=16),
+    )
 
 
 @dataclass(frozen=True)
@@ -46,7 +59,7 @@ class Context:
         check_scale(self.scale)
 
     def anew(self, only: tuple[str, ...] | None = None) -> "Context":
-        """The same for another figure, perhaps for other panels."""
+        """This context for another figure, perhaps for other panels."""
         return replace(self, only=self.only if only is None else only, _used={})
 
     @property
@@ -71,6 +84,18 @@ class Context:
             for name in names
             if name in self.only or (not self.only and name not in on_request)
         ]
+
+    def with_images(self, names: Iterable[str]) -> tuple[list[str], list[str]]:
+        """The sets of images among these that are known, and a note for each of the others."""
+        known: list[str] = []
+        notes: list[str] = []
+        for name in names:
+            if name == "digits" or name in self.sources:
+                known.append(name)
+            else:
+                why = "not run, its images are not known"
+                notes.append(f"{name}: {why}; give --images {name}=SOURCE")
+        return known, notes
 
     def tested(self, claims: Iterable[Claim]) -> list[Claim]:
         """Claims about training; a smoke test trains too little to test any of them."""
@@ -101,7 +126,7 @@ class Outcome:
 
 
 def no_cells(context: Context) -> list[Cell]:
-    """For a figure that trains nothing."""
+    """The cells of a figure that trains nothing."""
     return []
 
 

@@ -121,20 +121,9 @@ def rotation_of(key: Key) -> str:
     return f"random:{judged + FIRST_RANDOM[key.rotation] + key.seed}"
 
 
-def available(context: Context) -> tuple[list[str], list[str]]:
-    """Data sets whose images are known, and a note for each of the others."""
-    there = [name for name in NAMES if name == "digits" or name in context.sources]
-    notes = [
-        f"{name}: not run, its images are not known; give --images {name}=SOURCE"
-        for name in NAMES
-        if name not in there
-    ]
-    return there, notes
-
-
 def all_cells(context: Context) -> dict[Key, Cell]:
     """Seed by seed, of each seed the families that are fast first, and common practice first."""
-    there, _ = available(context)
+    there, _ = context.with_images(NAMES)
     digests = {name: digest_images(read_source(name, SHAPE, context.sources)[0]) for name in there}
     columns = COLUMNS[context.scale]
     families = [name for name in context.panels(FAMILIES) if name in columns]
@@ -166,7 +155,7 @@ def cells(context: Context) -> list[Cell]:
 
 
 def draw(context: Context) -> Outcome:
-    _, notes = available(context)
+    _, notes = context.with_images(NAMES)
     chosen = all_cells(context)
     done = context.finished(chosen)
     notes += note_cells(done.values(), len(chosen), context.layers)

@@ -123,20 +123,11 @@ Done = Mapping[tuple[int, str], Record]  # by seed and rotation
 
 def available(context: Context) -> tuple[list[str], list[str]]:
     """Panels whose images are known, and a note for each of the others."""
-    asked = context.panels(NAMES)
-    there = [name for name in asked if name == "digits" or name in context.sources]
-    notes = [
-        f"{name}: not run, its images are not known; give --images {name}=SOURCE"
-        for name in asked
-        if name not in there
-    ]
-    return there, notes
+    return context.with_images(context.panels(NAMES))
 
 
-def panel_cells(
-    context: Context, name: str, rotations: tuple[str, ...] | None = None
-) -> dict[tuple[int, str], Cell]:
-    """By seed and rotation, seed by seed."""
+def panel_cells(context: Context, name: str) -> dict[tuple[int, str], Cell]:
+    """The cells of a panel by seed and rotation, seed by seed."""
     panel = PANELS[context.scale][name]
     images, _ = read_source(name, panel.column.shape, context.sources)
     data_sha256 = digest_images(images)
@@ -153,7 +144,6 @@ def panel_cells(
         )
         for seed in context.seeds(panel.column.num_seeds)
         for kind in panel.rotations
-        if rotations is None or kind in rotations
     }
 
 

@@ -10,7 +10,7 @@ import numpy as np
 from sads.estimates import Estimate, mean_estimate
 from sads.experiments.records import Record
 from sads.pipeline import Evaluation
-from sads.tables import Row, column
+from sads.tables import Row, titled
 
 if TYPE_CHECKING:
     from sads.metrics.baselines import Distance
@@ -57,7 +57,7 @@ def _times(ratio: float) -> str:
 
 
 def note_states(records: Collection[Record], panel: str = "") -> list[str]:
-    """The same as a note of a figure, or of one of its panels."""
+    """The states of records as a note of a figure, or of one of its panels."""
     reason = gate([record.last for record in records])
     return [f"{panel}: {reason}" if panel else reason] if reason else []
 
@@ -68,8 +68,8 @@ class BaselineRow(Row):
 
     zeros: float | None = None
     mean: float | None = None
-    gaussian: float | None = column("Gaussian", default=None)
-    real: float | None = column("real against real", default=None)
+    gaussian: float | None = titled("Gaussian", default=None)
+    real: float | None = titled("real against real", default=None)
     state: str = ""
 
 
@@ -78,8 +78,8 @@ class DistanceRow(Row):
     """A row of a table with the distances of models over several seeds."""
 
     seeds: int
-    sw2: Estimate = column("SW2")
-    msw2: Estimate = column("MSW2")
+    sw2: Estimate = titled("SW2")
+    msw2: Estimate = titled("MSW2")
 
 
 class ScoreRow(BaselineRow, DistanceRow):

@@ -53,7 +53,7 @@ def judge_practices(name: str, done: Done) -> list[Claim]:
 def _judge_pair(
     text: str, done: Done, worse: tuple[Practice, str], better: tuple[Practice, str], unit: str
 ) -> list[Claim]:
-    """That one of two has the smaller SW2, seed by seed; nothing if no seed has both."""
+    """The claim that one of two has the smaller SW2, seed by seed; nothing if no seed has both."""
     seeds = [s for p, r, s in done if (p, r) == worse and (*better, s) in done]
     first, second = ([done[*pair, s].last for s in seeds] for pair in (worse, better))
     if not seeds:

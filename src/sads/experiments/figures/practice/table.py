@@ -10,7 +10,7 @@ from sads.estimates import Estimate, mean_estimate
 from sads.experiments.figures.practice.arms import CENTRED, NOISE, SKIP, TESTED, X0, Done, V
 from sads.experiments.figures.states import describe_states, mean_known
 from sads.experiments.spec import Practice
-from sads.tables import Row, column, format_value
+from sads.tables import Row, format_value, titled
 
 
 @dataclass(frozen=True)
@@ -22,13 +22,13 @@ class Way(Row):
     rotation: str = ""
     seeds: int | None = None
     alpha: float | None = None
-    sw2: Estimate | None = column("SW2", default=None)
-    loss: Estimate | None = column("held-out loss", default=None)
-    along: Estimate | None = column("along the data", default=None)
-    off: Estimate | None = column("off the data", default=None)
+    sw2: Estimate | None = titled("SW2", default=None)
+    loss: Estimate | None = titled("held-out loss", default=None)
+    along: Estimate | None = titled("along the data", default=None)
+    off: Estimate | None = titled("off the data", default=None)
     without_digit: Estimate | None = None
-    share_of_ones: Estimate | None = column('share of "1"', default=None)
-    out_of_range: Estimate | None = column("values out of range", default=None)
+    share_of_ones: Estimate | None = titled('share of "1"', default=None)
+    out_of_range: Estimate | None = titled("values out of range", default=None)
     state: str = ""
 
     @property
