@@ -9,12 +9,14 @@ import torch
 from torch import Tensor
 
 from sads.arguments import as_path
+from sads.checked import checked
 from sads.data.arrays import load_array
 from sads.errors import DataError, InvalidArgumentError, printable
 
 NAMES = ("labels", "y")
 
 
+@checked
 def load_labels(source: str | Path, limit: int | None = None) -> Tensor | None:
     """Whole numbers (N,), one for each image that `load_images` reads; None if there are none.
 
