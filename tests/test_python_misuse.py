@@ -3,7 +3,12 @@
 The tables are complete: a public function that is in neither fails a test.
 """
 
+import inspect
 import math
+import os
+import types
+import typing
+from collections.abc import Callable, Iterable, Mapping
 from functools import cache
 
 import numpy as np
@@ -12,6 +17,7 @@ import torch
 from torch import nn
 
 import sads
+from sads import theory
 from sads.errors import SadsError
 
 NAN, INF = math.nan, math.inf
@@ -76,6 +82,7 @@ MISUSE = {
         ("shape=(1.5, 4)", lambda: sads.family("iddpm", shape=(1.5, 4))),
         ("shape=(0, 4, 4)", lambda: sads.family("iddpm", shape=(0, 4, 4))),
         ("shape=()", lambda: sads.family("iddpm", shape=())),
+        ("shape of 10**60", lambda: sads.family(Net, shape=(1, 10**30, 10**30))),
         ("no shape", lambda: sads.family(Net)),
         ("None", lambda: sads.family(None)),
         ("a list", lambda: sads.family(["iddpm"])),
@@ -118,6 +125,10 @@ MISUSE = {
         ("device=None", lambda: sads.estimate_geometry(family(), 16, device=3.5)),
         ("both", lambda: sads.estimate_geometry(family(), 16, 0.1)),
         (
+            "measure=NaN with a matrix",
+            lambda: sads.estimate_geometry(family(), 16, measure=X * NAN),
+        ),
+        (
             "measure=NaN",
             lambda: sads.estimate_geometry(family(), 16, matrix_free=True, measure=X * NAN),
         ),
@@ -154,6 +165,10 @@ MISUSE = {
     "Directions": [
         *wrong_counts("preferred", lambda v: geometry().directions().preferred(v)),
         *wrong_counts("avoided", lambda v: geometry().directions().avoided(v)),
+        ("select 16 of 16", lambda: geometry().directions().select([0, 16])),
+        ("select 10**30", lambda: geometry().directions().select([10**30])),
+        ("eigenvalue 16 of 16", lambda: geometry().directions().eigenvalue(16)),
+        ("cluster of -17", lambda: geometry().directions().cluster_of(-17)),
     ],
     "probe": [
         ("an unknown name", lambda: sads.probe("nope")),
@@ -161,6 +176,8 @@ MISUSE = {
         ("no images", lambda: sads.probe("forward")),
         *wrong_tensors("images", lambda w: sads.probe("forward", images=w)),
         *wrong_numbers("width", lambda v: sads.probe("gaussian", width=v)),
+        ("a width of zero", lambda: sads.probe("zero", width=1.0)),
+        ("images of a Gaussian", lambda: sads.probe("gaussian", images=X)),
     ],
     "rank_one": [
         *wrong_tensors("vector", lambda w: sads.rank_one(w, 3)),
@@ -399,6 +416,8 @@ MISUSE = {
         ("no model", lambda: sads.measure_anatomy(family(), X)),
         ("another shape", lambda: sads.measure_anatomy(model(), torch.randn(9, 1, 8, 8))),
         ("samples 0", lambda: sads.measure_anatomy(model(), X, num_samples=0)),
+        ("directions of NaN", lambda: sads.measure_anatomy(model(), X, directions=X * NAN)),
+        ("no directions", lambda: sads.measure_anatomy(model(), X, directions=X[:0])),
         ("seed", lambda: sads.measure_anatomy(model(), X, seed="a")),
         *wrong_tensors("test", lambda w: sads.measure_anatomy(model(), w)),
     ],
@@ -428,7 +447,7 @@ RESULTS = {
     "ScoreModel",
     "SlicedWasserstein",
     "Structure",
-    "theory",
+    "theory",  # its functions are in `right`
 }
 
 
@@ -449,6 +468,171 @@ def test_misuse_is_a_typed_error_of_one_line(name):
         except Exception as error:
             wrong.append(f"{name}, {what}: {type(error).__name__}: {str(error)[:80]}")
     assert not wrong, "\n".join(wrong)
+
+
+# What is right, for every public function and method: each of its arguments in turn is then given
+# what its annotation does not take.
+@cache
+def right():
+    two = torch.tensor([1.0, 2.0])
+    directions = geometry().directions()
+    symmetric = sads.family("cnn", shape=(1, 5, 5), channels=4, depth=1)
+    return {
+        sads.alignment: {"geometry": geometry(), "x": X},
+        sads.basis: {"name": "dct", "shape": (1, 4, 4)},
+        sads.classify: {"samples": X, "real": X.repeat(4, 1, 1, 1)},
+        sads.compare: {},
+        sads.estimate_geometry: {"family": family(), "num_networks": 16},
+        sads.family: {"name": "cnn", "shape": (1, 4, 4)},
+        sads.gaussian_skip: {"family": family(), "x": X},
+        sads.load_geometry: {"path": "g.safetensors"},
+        sads.load_images: {"source": "digits"},
+        sads.load_labels: {"source": "digits"},
+        sads.load_model: {"path": "m.safetensors", "score_family": family()},
+        sads.load_rotation: {"path": "r.safetensors"},
+        sads.max_sliced_wasserstein: {"x": X, "y": X},
+        sads.measure_anatomy: {"model": model(), "test": X},
+        sads.pair: {"geometry": geometry(), "x": X},
+        sads.probe: {},
+        sads.rank: {"x": X, "families": [family()], "rotations": ["identity"], "num_networks": 16},
+        sads.rank_one: {"vector": V, "num_samples": 3},
+        sads.read_images: {"source": "digits"},
+        sads.register_family: {"name": "of a test", "architecture": Net},
+        sads.register_predictor: {"name": "of a test", "predict": print},
+        sads.register_reader: {"name": ".of-a-test", "read": print},
+        sads.register_sampler: {"name": "of a test", "sampler": print},
+        sads.rotate_collate: {"rotation": rotation()},
+        sads.rotation: {"geometry": geometry(), "x": X, "kind": "min"},
+        sads.sample: {"model": model(), "num_samples": 2, "steps": 2},
+        sads.sliced_wasserstein: {"x": X, "y": X},
+        sads.sliced_wasserstein_to_gaussian: {"y": X, "vector": V},
+        sads.sphere: {"vectors": X[:3], "num_samples": 3},
+        sads.structure: {"geometry": geometry()},
+        sads.train: {"family": family(), "x": X, "iterations": 1, "batch_size": 10},
+        sads.Schedule: {},
+        sads.ScoreFamily: {"factory": Net, "shape": (1, 4, 4)},
+        sads.RotatedDataset: {"dataset": [V], "rotation": rotation()},
+        geometry().end: {"side": "preferred"},
+        geometry().basis_energies: {"name": "dct"},
+        geometry().directions: {},
+        geometry().energy: {"v": V},
+        geometry().quadratic: {"rows": X},
+        geometry().save: {"path": "g.safetensors"},
+        directions.select: {"ranks": [0, -1]},
+        directions.cluster_of: {"index": 0},
+        directions.eigenvalue: {"index": 0},
+        directions.preferred: {},
+        directions.avoided: {},
+        rotation().apply: {"x": X},
+        rotation().undo: {"z": X},
+        rotation().save: {"path": "r.safetensors"},
+        model().save: {"path": "m.safetensors"},
+        theory.asymmetry: {"responses": torch.randn(4, 1, 5, 5)},
+        theory.conditioning: {"eigenvalues": [1.0, 2.0]},
+        theory.expected_quadratic: {"x": torch.eye(3), "variance": 1.0, "num_columns": 2},
+        theory.extremes: {"values": two, "moments": two},
+        theory.impulse_response: {"family": symmetric, "num_networks": 4},
+        theory.landscape_family: {},
+        theory.markov_bound: {"geometry": geometry(), "directions": X[:2]},
+        theory.optimal_score: {"v": V, "sigma": 1.0},
+        theory.predict: {"geometry": geometry()},
+        theory.rates: {"eigenvalues": two, "sigma": 1.0},
+        theory.symmetric_family: {"family": symmetric},
+        theory.symmetrise: {"kernel": torch.randn(3, 3), "num_axes": 2},
+        theory.transformer_factor: {
+            "gram": torch.eye(3),
+            "weight_variance": 1.0,
+            "bias_variance": 1.0,
+        },
+        theory.try_rotations: {"values": two, "moments": two, "num_rotations": 3},
+        theory.GaussianDescent: {"eigenvalues": two, "energies": two},
+        theory.Landscape: {},
+        theory.LinearDSM: {"phi": torch.eye(3), "v": torch.ones(3)},
+    }
+
+
+CHECKS_ITSELF = {"write_report", "register_readout", "examples"}  # or takes no arguments
+BY_TYPE = {  # what nobody means, though Python would often take it
+    bool: ["yes", 3, [], NAN, 1, X],
+    int: [True, 1.5, "x", NAN, [2], b"1", X, -(10**30)],
+    float: [True, "x", NAN, INF, [1.0], 10**400, X],
+    str: [3, [], True, b"x", {"a": 1}, X],
+    torch.Tensor: ["iddpm", [[1.0]], 3, {"x": 1}, META, X.to(torch.complex64), MASKED],
+    Callable: [3, "print", [], X],
+    os.PathLike: [3, [], True, b"x", {"a": 1}],
+    Mapping: [3, [], True, "x", X],
+    Iterable: [3.5, {"a": 1}, [None], True, [X]],
+    sads.ScoreFamily: [3, [], X],
+    object: [3, [], X],
+}
+SEEDS = [True, -1, 1.5, "a", 2**64, [1], NAN, X]
+STAND_FOR = (torch.Tensor, Callable, os.PathLike, Mapping, Iterable, sads.ScoreFamily)
+
+
+def kinds(annotation):
+    """Which rows of `BY_TYPE` an annotation, or a member of its union, is of."""
+    union = typing.get_origin(annotation) in (typing.Union, types.UnionType)
+    found = set()
+    for member in typing.get_args(annotation) if union else (annotation,):
+        origin = typing.get_origin(member) or member
+        if origin in (*BY_TYPE, types.NoneType, typing.Any) or not isinstance(origin, type):
+            found.add(origin)
+        else:
+            found.add(next((kind for kind in STAND_FOR if issubclass(origin, kind)), object))
+    return found
+
+
+def wrong_values(name, annotation):
+    """Values that no type of an annotation takes."""
+    taken = kinds(annotation)
+    if not all(kind in BY_TYPE or kind is types.NoneType for kind in taken):
+        return  # anything is taken, or a function looks itself
+    needless = types.NoneType not in taken
+    if name == "seed":
+        yield from [*SEEDS, None] if needless else SEEDS
+        return
+    lists = [BY_TYPE[kind] for kind in taken if kind is not types.NoneType]
+    for value in lists[0]:
+        if all(any(value is other for other in values) for values in lists[1:]):
+            yield value
+    if needless:
+        yield None
+
+
+def test_every_public_function_says_what_it_takes():
+    public = [getattr(module, name) for module in (sads, theory) for name in module.__all__]
+    functions = {f for f in public if inspect.isfunction(f) and f.__name__ not in CHECKS_ITSELF}
+    assert functions - set(right()) == set()
+    for target in right():
+        wrapped = target.__init__ if inspect.isclass(target) else target
+        assert hasattr(wrapped, "__wrapped__"), f"{target} is not @checked"
+
+
+def test_what_annotations_do_not_take_is_refused(tmp_path, monkeypatch):
+    """A typed error of one line, for every argument of every public function."""
+    monkeypatch.chdir(tmp_path)
+    geometry().save("g.safetensors")
+    model().save("m.safetensors")
+    rotation().save("r.safetensors")
+    tried, wrong = 0, []
+    for target, arguments in right().items():
+        hints = typing.get_type_hints(target.__init__ if inspect.isclass(target) else target)
+        for name, parameter in inspect.signature(target).parameters.items():
+            if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
+                continue
+            for value in wrong_values(name, hints[name]):
+                tried += 1
+                what = f"{target.__qualname__}({name}={str(value)[:30]!r})"
+                try:
+                    target(**{**arguments, name: value})
+                    wrong.append(f"{what}: no error")
+                except SadsError as error:
+                    if not str(error).isprintable() or not 20 < len(str(error)) < 400:
+                        wrong.append(f"{what}: {error}")
+                except Exception as error:
+                    wrong.append(f"{what}: {type(error).__name__}: {str(error)[:80]}")
+    assert not wrong, "\n".join(wrong)
+    assert tried > 800
 
 
 def test_arrays_and_other_types_are_taken_where_they_make_sense():

@@ -10,8 +10,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from sads.errors import InvalidArgumentError
+from sads.errors import InvalidArgumentError, printable
 
+LONGEST_SHOWN = 100  # characters of a value in a message
 MOST = 10**9  # of anything that is counted: at a thousand a second they take twelve days
 
 
@@ -58,24 +59,58 @@ def check_count(name: str, value: Any, least: int = 1, most: int = MOST) -> int:
         number = -1
     if isinstance(value, bool) or not isinstance(number, int) or not least <= number <= most:
         raise InvalidArgumentError(
-            f"{name} must be a whole number of at least {least}, got {value!r}"
+            f"{name} must be a whole number of at least {least}, got {shown(value)}"
             if number <= most
-            else f"{name} is {value:,}, more than the {most:,} that we count to; ask for less"
+            else f"{name} is {_with_commas(number)}, more than the {most:,} that we count to; "
+            "ask for less"
         )
     return number
+
+
+def _with_commas(number: int) -> str:
+    return f"{number:,}" if number < 10**LONGEST_SHOWN else f"above 10^{LONGEST_SHOWN}"
 
 
 def check_number(name: str, value: Any, low: float = -math.inf, high: float = math.inf) -> float:
     """A finite number strictly between two others."""
     try:
-        number = math.nan if isinstance(value, str) else float(value)
+        number = math.nan if isinstance(value, str | bool) else float(value)
     except (TypeError, ValueError, OverflowError, RuntimeError):
         number = math.nan
     if not (low < number < high and math.isfinite(number)):
         limits = f" above {low:g}" if low > -math.inf else ""
         limits += f" and below {high:g}" if high < math.inf else ""
-        raise InvalidArgumentError(f"{name} must be a finite number{limits}, got {value!r}")
+        raise InvalidArgumentError(f"{name} must be a finite number{limits}, got {shown(value)}")
     return number
+
+
+def check_seed(seed: Any) -> None:
+    """A seed of 64 bits."""
+    try:
+        number = operator.index(seed)
+    except TypeError:
+        number = None
+    if number is None or isinstance(seed, bool):
+        raise InvalidArgumentError(f"the seed is a whole number, got {shown(seed)}")
+    if number < 0:
+        raise InvalidArgumentError(f"the seed cannot be negative, got {shown(number)}")
+    if number >= 1 << 64:
+        raise InvalidArgumentError(f"the seed has at most 64 bits, got {shown(number)}")
+
+
+def shown(value: Any) -> str:
+    """A value in a message: itself if it is short, else its type.
+
+    >>> shown(1.5), shown("yes"), shown(torch.zeros(3, 4))
+    ('1.5', "'yes'", 'one of type Tensor and shape (3, 4)')
+    """
+    if isinstance(value, Tensor | np.ndarray):
+        return f"one of type {type(value).__name__} and shape {tuple(value.shape)}"
+    try:
+        text = printable(repr(value))
+    except Exception:  # of a class of the user's, or a number of more digits than Python prints
+        text = ""
+    return text if 0 < len(text) <= LONGEST_SHOWN else f"one of type {type(value).__name__}"
 
 
 def check_type(value: Any, expected: type | tuple[type, ...], name: str, hint: str) -> None:

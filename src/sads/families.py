@@ -23,6 +23,8 @@ import torch
 from torch import Tensor, nn
 
 from sads import table1
+from sads.arguments import MOST, shown
+from sads.checked import checked
 from sads.errors import InvalidArgumentError, NetworkError, SadsError, describe_failure
 from sads.files import plain
 from sads.networks import CNN, MLP, DiT, UNet
@@ -54,6 +56,7 @@ class Description:
     schedule: Schedule = field(default_factory=Schedule)
 
 
+@checked
 @dataclass(frozen=True)
 class ScoreFamily:
     """Networks with random weights, `net(x, t)` on `x` of `(N, *shape)` and `t` of `(N,)`.
@@ -156,6 +159,7 @@ class ScoreFamily:
         }
 
 
+@checked
 def register_family(
     name: str, architecture: Architecture, columns: Sequence[Column] = (), *, again: bool = False
 ) -> None:
@@ -188,6 +192,7 @@ def columns(name: str | None = None) -> tuple[Column, ...]:
     return tuple(column for known in _COLUMNS.values() for column in known)
 
 
+@checked
 def family(
     name: str | Factory,
     shape: Sequence[int] | None = None,
@@ -325,10 +330,10 @@ def whole_numbers(shape: object) -> tuple[int, ...]:
         sizes = tuple(operator.index(n) for n in shape)  # type: ignore[attr-defined]
     except TypeError:
         sizes = ()
-    if not sizes or min(sizes) < 1:
+    if not sizes or min(sizes) < 1 or math.prod(sizes) > MOST:
         raise InvalidArgumentError(
-            "a shape is positive whole numbers (channels, *spatial), such as (1, 16, 16), "
-            f"got {shape!r}"
+            "a shape is positive whole numbers (channels, *spatial), such as (1, 16, 16), of at "
+            f"most {MOST:,} entries, got {shown(shape)}"
         )
     return sizes
 

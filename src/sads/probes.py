@@ -24,6 +24,7 @@ import torch
 from torch import Tensor
 
 from sads.arguments import as_tensor, check_number
+from sads.checked import checked
 from sads.errors import InvalidArgumentError, SadsError, describe_failure
 from sads.files import tensor_digest
 from sads.schedule import Schedule
@@ -174,6 +175,7 @@ class _Completed(Probe):
         return {"name": type(self._given).__qualname__} if said is None else said()
 
 
+@checked
 def probe(kind: Any = "zero", *, width: float | None = None, images: Tensor | None = None) -> Probe:
     """Make a probe.
 
@@ -184,6 +186,12 @@ def probe(kind: Any = "zero", *, width: float | None = None, images: Tensor | No
         width: standard deviation of the Gaussian probe, 1 if not given.
         images: (N, channels, ...) for the forward process.
     """
+    for name, value, owner in (("width", width, "gaussian"), ("images", images, "forward")):
+        if value is not None and not (isinstance(kind, str) and kind == owner):
+            raise InvalidArgumentError(
+                f"{name} is for the {owner} probe: leave it out, or write sads.probe('{owner}', "
+                f"{name}=...)"
+            )
     if isinstance(kind, type) and hasattr(kind, "draw"):
         kind = kind()
     if hasattr(kind, "draw"):

@@ -25,6 +25,7 @@ import torch
 from torch import Tensor
 
 from sads.arguments import check_count, check_number
+from sads.checked import checked
 from sads.errors import InvalidArgumentError
 from sads.table1 import NUM_LEVELS, SCHEDULE
 
@@ -42,6 +43,7 @@ RANGES = {  # first and last beta in units of 1 / T, or first and last sigma
 }
 
 
+@checked
 @dataclass(frozen=True)
 class Schedule:
     """`x_t = signal_t x_0 + sigma_t eps` for levels `t = 0 .. num_levels - 1`.

@@ -6,12 +6,9 @@ on what else is drawn, on the size of batches or on the number of workers.
 """
 
 import hashlib
-import operator
 
 import numpy as np
 import torch
-
-from sads.errors import InvalidArgumentError
 
 
 def derive_seed(*key: int | str) -> int:
@@ -45,14 +42,3 @@ def seed_sequence(seed: int, *key: int) -> np.random.SeedSequence:
 def numpy_stream(seed: int, *key: int) -> np.random.Generator:
     """NumPy's fastest generator for child `key` of a seed."""
     return np.random.Generator(np.random.SFC64(seed_sequence(seed, *key)))
-
-
-def check_seed(seed: int) -> None:
-    try:
-        number = operator.index(seed)
-    except TypeError:
-        raise InvalidArgumentError(f"the seed is a whole number, got {seed!r}") from None
-    if number < 0:
-        raise InvalidArgumentError(f"the seed cannot be negative, got {seed}")
-    if number >= 1 << 64:
-        raise InvalidArgumentError(f"the seed has at most 64 bits, got {seed}")

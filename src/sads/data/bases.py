@@ -29,6 +29,7 @@ from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
 from sads.arguments import check_count
+from sads.checked import checked
 from sads.environment import check_samples
 from sads.errors import InvalidArgumentError
 from sads.shapes import format_shape
@@ -173,6 +174,7 @@ class Basis:
         return [*negative, *range(size)]
 
 
+@checked
 def basis(name: str, shape: tuple[int, ...]) -> Basis:
     """An orthonormal basis of images, by name.
 

@@ -14,6 +14,7 @@ from torch import Tensor
 from torch.nn.functional import interpolate
 
 from sads.arguments import as_path
+from sads.checked import checked
 from sads.data.layouts import arrange, find_layout, parse_layout, spell
 from sads.data.ranges import Range, Ranges
 from sads.data.readers import Array, Found, Skipped, reader_of
@@ -56,6 +57,7 @@ class ImageSet:
         return "; ".join(parts)
 
 
+@checked
 def load_images(
     source: str | Path,
     *,
@@ -106,6 +108,7 @@ def load_images(
     return result.images
 
 
+@checked
 def read_images(
     source: str | Path,
     *,

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from sads.arguments import as_path
+from sads.checked import checked
 from sads.data.arrays import load_array
 from sads.data.digits import load_digits
 from sads.errors import DataError, InvalidArgumentError, printable
@@ -16,6 +17,7 @@ from sads.errors import DataError, InvalidArgumentError, printable
 NAMES = ("labels", "y")
 
 
+@checked
 def load_labels(source: str | Path, limit: int | None = None) -> Tensor | None:
     """Whole numbers (N,), one for each image that `load_images` reads; None if there are none.
 

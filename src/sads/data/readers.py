@@ -21,6 +21,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from sads.checked import checked
 from sads.data.arrays import Array, load_idx, load_images_array
 from sads.data.digits import load_digits
 from sads.data.pictures import PICTURES, Found, Items, Skipped, read_picture
@@ -166,6 +167,7 @@ BY_SUFFIX: dict[str, Callable[[Path], Items]] = {
 BY_PREFIX: dict[str, Callable[[str], Items]] = {"hub:": read_hub}
 
 
+@checked
 def register_reader(name: str, read: Callable[[Any], Items]) -> None:
     """Add a reader of images; everything that takes a source then takes its sources, too.
 

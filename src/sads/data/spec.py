@@ -21,6 +21,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from sads.arguments import check_seed
 from sads.data.bases import BASES, basis
 from sads.data.images import read_images
 from sads.data.labels import load_labels
@@ -28,7 +29,7 @@ from sads.data.synthetic import rank_one, sphere
 from sads.errors import DataError, InvalidArgumentError
 from sads.geometry.directions import Directions
 from sads.geometry.result import Geometry, load_geometry
-from sads.seeds import check_seed, derive_seed
+from sads.seeds import derive_seed
 from sads.shapes import format_shape
 from sads.table1 import NUM_DATA, SPHERE_DIRECTIONS
 

@@ -6,12 +6,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from sads.arguments import as_tensor, check_count
+from sads.arguments import as_tensor, check_count, check_seed
+from sads.checked import checked
 from sads.environment import check_samples
 from sads.errors import InvalidArgumentError
-from sads.seeds import check_seed
 
 
+@checked
 def rank_one(vector: Tensor, num_samples: int, seed: int = 0) -> Tensor:
     """Draw from `N(0, D v v^T)`: `x = sqrt(D) g v` with `g ~ N(0, 1)`, as in Section 3.
 
@@ -36,6 +37,7 @@ def rank_one(vector: Tensor, num_samples: int, seed: int = 0) -> Tensor:
     return torch.tensordot(coordinate, direction.cpu(), dims=0).float()
 
 
+@checked
 def sphere(vectors: Tensor, num_samples: int, seed: int = 0) -> Tensor:
     """Draw uniformly from the sphere of radius `sqrt(D)` in the span of the given directions.
 

@@ -26,17 +26,18 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from sads.arguments import as_tensor, check_count, check_type
+from sads.arguments import as_tensor, check_count, check_seed, check_type
+from sads.checked import checked
 from sads.diffusion.clipping import Frame, clipping_of, frame_of
 from sads.diffusion.forward import fast_inference
 from sads.diffusion.model import ScoreModel, noise_from_output
 from sads.diffusion.sample import SAMPLERS, SamplingOptions, spread_levels
 from sads.diffusion.skip import fit_gaussian
-from sads.errors import DataError
+from sads.errors import DataError, InvalidArgumentError
 from sads.estimates import Estimate, mean_estimate
 from sads.networks.gaussian import GaussianPart
 from sads.rotations.rotation import Rotation
-from sads.seeds import check_seed, torch_stream
+from sads.seeds import torch_stream
 from sads.shapes import format_shape
 from sads.threads import pinned_threads
 
@@ -114,6 +115,7 @@ class Anatomy:
     amplification: Tensor  # (L,): sigma_t / sqrt(abar_t)
 
 
+@checked
 def measure_anatomy(
     model: ScoreModel,
     test: Tensor,
@@ -138,6 +140,12 @@ def measure_anatomy(
     check_seed(seed)
     test = as_tensor(test, "the test data", floating=True)
     train = None if train is None else as_tensor(train, "the training data", floating=True)
+    for name, data in (("test", test), ("training", train)):
+        if data is not None and data.ndim != len(model.family.shape) + 1:
+            raise InvalidArgumentError(
+                f"the {name} data are (N, {format_shape(model.family.shape)}), got "
+                f"{tuple(data.shape)}"
+            )
     frame = frame_of(model, rotation)
     seen = [_seen(model, frame, x) for x in (test[:num_samples], test if train is None else train)]
     held_out, known = seen
@@ -147,7 +155,7 @@ def measure_anatomy(
     schedule = model.family.schedule
     spread = (torch.arange(NUM_LEVELS) + 0.5) * schedule.num_levels / NUM_LEVELS
     levels = [int(level) for level in spread]
-    turned = None if directions is None else directions.flatten(1).T.float()  # (D, D)
+    turned = None if directions is None else _columns(directions, model.family.dimension)
     by_component, by_direction, whole, inside = [], [], [], []
     for error in _errors(model, held_out, levels, seed):  # (N, D)
         parts = (error @ basis).square()  # (N, r)
@@ -293,6 +301,17 @@ def _seen(model: ScoreModel, frame: Frame, x: Tensor) -> Tensor:
             f"{format_shape(model.family.shape)}: give at least two samples of that shape"
         )
     return frame.to_network(x.float()).flatten(1)
+
+
+def _columns(directions: Tensor, dimension: int) -> Tensor:
+    """Directions (k, *shape) as columns, (D, k)."""
+    fits = directions.ndim > 1 and directions.numel() == len(directions) * dimension
+    if not fits or not len(directions) or not directions.isfinite().all():
+        raise InvalidArgumentError(
+            f"directions are tensors of {dimension} finite entries each, got "
+            f"{tuple(directions.shape)}; see geometry.directions().vectors"
+        )
+    return directions.flatten(1).T.float()
 
 
 def _num_along(gaussian: GaussianPart) -> int:

@@ -15,6 +15,7 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from sads.arguments import as_path
+from sads.checked import checked
 from sads.decoding import decode
 from sads.diffusion.options import TrainingOptions
 from sads.diffusion.weights import bounded_construction, check_fit, fill, meta_device
@@ -103,6 +104,7 @@ class ScoreModel:
         shown = {name: value for name, value in rows.items() if value is not None}
         return card(f"Score model of {family.name}", facts(shown))
 
+    @checked
     def save(self, path: str | os.PathLike[str]) -> Path:
         """Write weights and provenance as safetensors, all at once or not at all."""
         tensors = {PREFIX + k: v.contiguous() for k, v in self.network.state_dict().items()}
@@ -121,6 +123,7 @@ class ScoreModel:
         return Path(path)
 
 
+@checked
 def load_model(
     path: str | os.PathLike[str], score_family: ScoreFamily | Factory | None = None
 ) -> ScoreModel:

@@ -2,8 +2,7 @@
 
 from dataclasses import dataclass
 
-from sads.arguments import check_count, check_number, check_type
-from sads.seeds import check_seed
+from sads.arguments import check_count, check_number, check_seed, check_type
 from sads.table1 import RANK_ONE
 
 

@@ -17,7 +17,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from sads.arguments import check_count, check_type
+from sads.arguments import check_count, check_seed, check_type
+from sads.checked import checked
 from sads.diffusion.clipping import Clip, Clipping, clipping_of, frame_of
 from sads.diffusion.forward import fast_inference
 from sads.diffusion.model import ScoreModel, noise_from_output
@@ -29,7 +30,7 @@ from sads.files import digest, tensor_digest
 from sads.partial import Partial
 from sads.rotations.rotation import Rotation
 from sads.schedule import Schedule
-from sads.seeds import check_seed, torch_stream
+from sads.seeds import torch_stream
 from sads.table1 import NUM_LEVELS
 from sads.threads import worker_pool
 from sads.untrusted import DAMAGE
@@ -129,6 +130,7 @@ SAMPLERS: dict[str, Sampler] = {
 }
 
 
+@checked
 def register_sampler(name: str, sampler: Sampler) -> None:
     """Make a sampler of your own known by name: a generator of states, as those above."""
     if not isinstance(name, str) or not name or not callable(sampler):
@@ -167,6 +169,7 @@ class SamplingOptions:
             )
 
 
+@checked
 def sample(
     model: ScoreModel,
     num_samples: int,

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from sads.arguments import as_tensor, check_count
+from sads.checked import checked
 from sads.errors import DataError
 from sads.families import ScoreFamily, as_family
 from sads.networks.gaussian import GaussianPart
@@ -24,6 +25,7 @@ OVERSAMPLING, ITERATIONS = 32, 6  # of it
 NEGLIGIBLE = 1e-10  # eigenvalues in units of the largest: rounding
 
 
+@checked
 def gaussian_skip(family: ScoreFamily | str, x: Tensor, *, rank: int | None = None) -> ScoreFamily:
     """The same networks with the Gaussian part of the score of data `x` (N, *shape) beside them.
 

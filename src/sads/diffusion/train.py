@@ -18,6 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from sads.arguments import as_tensor, check_count
+from sads.checked import checked
 from sads.diffusion.checkpoints import TrainingState, load_checkpoint, save_checkpoint
 from sads.diffusion.clipping import range_of
 from sads.diffusion.forward import fast_forward
@@ -36,6 +37,7 @@ Network = Callable[[Tensor, Tensor], Tensor]  # of noised samples and their time
 Progress = Callable[[int, int, float], None]  # updates so far, updates in all, loss
 
 
+@checked
 def train(
     family: ScoreFamily | str,
     x: Tensor,

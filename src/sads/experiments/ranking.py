@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 
 from torch import Tensor
 
+from sads.checked import checked
 from sads.errors import InvalidArgumentError
 from sads.experiments.league import (
     COMMON,
@@ -65,6 +66,7 @@ class Ranking:
         return bool(self.ranked_by)
 
 
+@checked
 def rank(
     x: Tensor,
     families: Sequence[ScoreFamily | str],

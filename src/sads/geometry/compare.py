@@ -30,6 +30,7 @@ from scipy.stats import t as student
 from torch import Tensor
 
 from sads.arguments import check_count, check_type
+from sads.checked import checked
 from sads.errors import InvalidArgumentError
 from sads.estimates import Estimate, Estimates, batch_error, holm
 from sads.geometry.profile import frequency_profile
@@ -108,6 +109,7 @@ class Comparison:
         return sum(one.significant for one in found)
 
 
+@checked
 def compare(
     *geometries: Geometry, names: Sequence[str] | None = None, directions: int = DIRECTIONS
 ) -> Comparison:

@@ -40,7 +40,8 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from sads.arguments import check_count, check_number
+from sads.arguments import check_count, check_number, shown
+from sads.checked import checked
 from sads.errors import InvalidArgumentError
 from sads.estimates import (
     Estimate,
@@ -126,28 +127,44 @@ class Directions:
         """(D, *shape) float64."""
         return self._lifted(torch.arange(len(self.values)))
 
+    @checked
     def select(self, ranks: Sequence[int]) -> Tensor:
         """The directions of some ranks, (len(ranks), *shape), without making all of `vectors`."""
-        return self._lifted(torch.arange(len(self.values))[list(ranks)])
+        found = [self._rank(rank) for rank in ranks]
+        return self._lifted(torch.tensor(found, dtype=torch.long))
 
+    @checked
     def preferred(self, count: int = 1) -> Tensor:
         """The `count` most preferred directions, best first, (count, *shape)."""
         self._check_count(count)
         return self._lifted(torch.arange(len(self.values)).flip(0)[:count])
 
+    @checked
     def avoided(self, count: int = 1) -> Tensor:
         """The `count` most avoided directions, worst first, (count, *shape)."""
         self._check_count(count)
         return self._lifted(torch.arange(count))
 
+    @checked
     def eigenvalue(self, index: int) -> Estimate:
         """The eigenvalue of direction `index` with its standard error."""
-        return Estimates(self.values, self.value_errors)[index]
+        return Estimates(self.values, self.value_errors)[self._rank(index)]
 
+    @checked
     def cluster_of(self, index: int) -> Cluster | None:
         """The cluster that direction `index` belongs to; None if it is resolved."""
-        index = range(len(self.values))[index]
+        index = self._rank(index)
         return next((c for c in self.clusters if c.start <= index < c.stop), None)
+
+    def _rank(self, index: int) -> int:
+        """A rank, counted from 0, or from the end if it is negative."""
+        try:
+            return range(len(self.values))[index]
+        except IndexError:
+            raise InvalidArgumentError(
+                f"there is no direction {shown(index)} of {len(self.values)}; ranks are counted "
+                "from 0, or from the end: -1 is the most preferred one"
+            ) from None
 
     def _check_count(self, count: int) -> None:
         if not 1 <= check_count("the number of directions", count) <= len(self.values):

@@ -28,7 +28,8 @@ import torch
 from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from sads.arguments import as_tensor, check_count, check_number
+from sads.arguments import as_tensor, check_count, check_number, check_seed
+from sads.checked import checked
 from sads.environment import (
     available_memory,
     gigabytes,
@@ -56,7 +57,6 @@ from sads.geometry.spent import NOTHING, Spent, Started
 from sads.geometry.stacks import set_up_threads
 from sads.partial import Partial
 from sads.probes import probe as as_probe
-from sads.seeds import check_seed
 from sads.shapes import format_shape
 
 DEFAULT_NETWORKS = 1024
@@ -86,6 +86,7 @@ ESTIMATORS = ("auto", "outer-product", "monte-carlo")
 Progress = Callable[[int, int, float], None]  # networks so far, networks in all, relative error
 
 
+@checked
 def estimate_geometry(
     family: ScoreFamily | str,
     num_networks: int | None = None,
@@ -164,6 +165,8 @@ def estimate_geometry(
         num_networks, tolerance, max_networks, batch_size, first_network, estimator, zero_readout
     )
     check_seed(seed)
+    if measure is not None:
+        measure = _checked_measure(measure, family.shape)
     allowed = None if memory is None else parse_memory(memory)
     started = Started()
     stage = stage or (lambda _: None)
@@ -296,6 +299,19 @@ def _too_large(
     return not fits()
 
 
+def _checked_measure(measure: Tensor, shape: tuple[int, ...]) -> Tensor:
+    """Data or directions as rows, (n, D)."""
+    measure = as_tensor(measure, "what is measured")
+    if measure.ndim == 0 or not len(measure) or math.prod(measure.shape[1:]) != math.prod(shape):
+        raise InvalidArgumentError(
+            f"what is measured must have shape (n, {format_shape(shape)}), got "
+            f"{tuple(measure.shape)}"
+        )
+    if not measure.isfinite().all():
+        raise InvalidArgumentError("what is measured has NaN or infinity: mend or remove it")
+    return measure.reshape(len(measure), -1)
+
+
 def _without_matrix(
     estimator: Estimator,
     known: Provenance,
@@ -320,16 +336,6 @@ def _without_matrix(
             "not know all its directions, so that no tolerance can be reached; give num_networks "
             "(--networks)"
         )
-    if measure is not None:
-        measure = as_tensor(measure, "what is measured")
-        if math.prod(measure.shape[1:]) != estimator.family.dimension or len(measure) == 0:
-            raise InvalidArgumentError(
-                f"what is measured must have shape (n, {format_shape(estimator.family.shape)}), "
-                f"got {tuple(measure.shape)}"
-            )
-        if not measure.isfinite().all():
-            raise InvalidArgumentError("what is measured has NaN or infinity: mend or remove it")
-        measure = measure.reshape(len(measure), -1)
     exact = estimator.exact_rows(stage)
     if exact is not None:
         known = replace(known, estimator="exact")

@@ -14,6 +14,7 @@ from markupsafe import Markup
 from torch import Tensor
 
 from sads.arguments import as_path, as_tensor, check_count, check_number, check_type
+from sads.checked import checked
 from sads.decoding import decode_known
 from sads.errors import GeometryFileError, InvalidArgumentError, MergeError
 from sads.estimates import (
@@ -241,6 +242,7 @@ class Geometry:
         """The dense geometry, (D, D) float64."""
         return self.lift.dense(self.factor())
 
+    @checked
     def directions(self, tolerance: float | None = None) -> Directions:
         """Eigenvalues and eigenvectors with their certificate, computed once for a tolerance.
 
@@ -268,6 +270,7 @@ class Geometry:
             )
         return self._directions[key]
 
+    @checked
     def end(self, side: str, count: int = 8) -> End:
         """Up to `count` directions at the `"avoided"` or the `"preferred"` end, outermost first.
 
@@ -303,6 +306,7 @@ class Geometry:
         shares = values[values > 0] / values.sum()
         return float(torch.exp(-(shares * shares.log()).sum()))
 
+    @checked
     def quadratic(self, rows: Tensor) -> Estimates:
         """`v^T G v` with standard errors for every row, of (n, *shape) or (n, D).
 
@@ -310,13 +314,15 @@ class Geometry:
         """
         rows = as_tensor(rows, "directions")
         flat = rows.reshape(len(rows), -1) if rows.ndim > 1 and len(rows) else rows
-        if tuple(flat.shape) != (len(rows), self.dimension) or not flat.isfinite().all():
+        fits = flat.ndim == 2 and flat.shape[1] == self.dimension
+        if not fits or not flat.isfinite().all():
             raise InvalidArgumentError(
                 f"directions of this geometry have {self.dimension} finite entries each "
                 f"(shape {format_shape(self.shape)}), got a tensor of {tuple(rows.shape)}"
             )
         return self._positive(self.moments.quadratic(flat))
 
+    @checked
     def basis_energies(self, name: str) -> Estimates:
         """`v^T G v` with standard errors for all D vectors of `"canonical"`, `"dct"` or `"haar"`.
 
@@ -346,6 +352,7 @@ class Geometry:
         values = batch_mean(energies, self.counts)
         return Estimates(values, positive_errors(values, self.batch_errors(energies)))
 
+    @checked
     def energy(self, v: Tensor) -> Estimate:
         """`v^T G v` with its standard error, for one `v` of shape (D,) or `shape`."""
         return self.quadratic(as_tensor(v, "the direction").reshape(1, -1))[0]
@@ -370,6 +377,7 @@ class Geometry:
             merged = _merge_two(merged, other)
         return merged
 
+    @checked
     def save(self, path: str | os.PathLike[str]) -> Path:
         """Write as safetensors, all at once or not at all."""
         path = as_path(path)
@@ -391,6 +399,7 @@ class Geometry:
         return path
 
 
+@checked
 def load_geometry(path: str | os.PathLike[str]) -> Geometry:
     """Read a geometry that `Geometry.save` wrote."""
     with opening(as_path(path), FORMAT, GeometryFileError, FORMAT_VERSION) as file:

@@ -30,10 +30,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from sads.arguments import as_tensor
+from sads.arguments import as_tensor, check_seed
+from sads.checked import checked
 from sads.errors import InvalidArgumentError
 from sads.estimates import Estimate, Estimates, share_estimate
-from sads.seeds import check_seed
 
 NOMINAL = 0.01  # real images that are taken to have no digit
 HELD_OUT = 0.2
@@ -59,6 +59,7 @@ class Classification:
     accuracy: Estimate  # of the classifier, on held-out real images
 
 
+@checked
 def classify(
     samples: Tensor, real: Tensor, labels: Tensor | None = None, seed: int = 0
 ) -> Classification:

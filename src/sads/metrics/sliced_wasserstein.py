@@ -25,11 +25,12 @@ from numpy.typing import NDArray
 from scipy.special import ndtri
 from torch import Tensor
 
-from sads.arguments import as_tensor, check_count
+from sads.arguments import as_tensor, check_count, check_seed
+from sads.checked import checked
 from sads.environment import check_memory, gigabytes, used_memory
 from sads.errors import InvalidArgumentError
 from sads.estimates import Estimate
-from sads.seeds import check_seed, seed_sequence
+from sads.seeds import seed_sequence
 from sads.table1 import PROJECTIONS_PER_DIMENSION
 from sads.threads import map_on_cores
 
@@ -61,6 +62,7 @@ class MaxSlicedWasserstein:
     random_msw2: float  # the largest over the random directions that ascent started from
 
 
+@checked
 def sliced_wasserstein(
     x: Tensor,
     y: Tensor,
@@ -94,6 +96,7 @@ def sliced_wasserstein(
     return _summarise(_stream(directions, _ToSamples(x, y)), shape)
 
 
+@checked
 def sliced_wasserstein_to_gaussian(
     y: Tensor,
     *,
@@ -129,6 +132,7 @@ def sliced_wasserstein_to_gaussian(
     return _summarise(_stream(directions, _ToGaussian(y, factor)), shape)
 
 
+@checked
 @torch.inference_mode(False)  # ascent needs gradients, whatever the caller does without
 @torch.enable_grad()
 def max_sliced_wasserstein(

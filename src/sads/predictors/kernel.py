@@ -36,10 +36,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from sads.arguments import check_count
+from sads.arguments import check_count, check_seed
 from sads.estimates import Estimates
 from sads.families import ScoreFamily
-from sads.seeds import check_seed, derive_seed, torch_stream
+from sads.seeds import derive_seed, torch_stream
 
 BATCH = 32  # inputs in each of the two batches, half of them opposites of the others
 MAX_DIRECTIONS = 32  # whose rates are measured; between them they are interpolated

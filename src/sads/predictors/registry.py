@@ -6,6 +6,7 @@ sads.register_predictor("mine", lambda prospect: Prediction.same(...), "tr(...)"
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
+from sads.checked import checked
 from sads.errors import InvalidArgumentError
 from sads.predictors import moments
 from sads.predictors.gaussian import LinearModel
@@ -43,6 +44,7 @@ class Predictor:
 PREDICTORS: dict[str, Predictor] = {}
 
 
+@checked
 def register_predictor(
     name: str,
     predict: Callable[[Prospect], Prediction | float],

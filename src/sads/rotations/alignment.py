@@ -31,6 +31,7 @@ import torch
 from torch import Tensor
 
 from sads.arguments import check_type
+from sads.checked import checked
 from sads.environment import check_memory, gigabytes, used_memory, versions
 from sads.errors import InvalidArgumentError, UndefinedGeometryError
 from sads.estimates import Estimate, Estimates
@@ -115,6 +116,7 @@ class DataSpectrum:
     shares: Estimates  # (10,) of the energy, in each tenth of the directions, most avoided first
 
 
+@checked
 def alignment(geometry: Geometry, x: Tensor) -> Alignment:
     """`alpha = E[x^T G x]` of data `x` (N, *shape), its extremes over rotations, its share.
 
@@ -125,6 +127,7 @@ def alignment(geometry: Geometry, x: Tensor) -> Alignment:
     return pair(geometry, x).alignment()
 
 
+@checked
 def rotation(geometry: Geometry, x: Tensor, kind: str | Kind) -> Rotation:
     """A rotation of data `x` (N, *shape), with the `alpha` that it reaches.
 
@@ -140,6 +143,7 @@ def rotation(geometry: Geometry, x: Tensor, kind: str | Kind) -> Rotation:
     return pair(geometry, x).rotation(kind)
 
 
+@checked
 def pair(geometry: Geometry, x: Tensor) -> "Pairing":
     """Geometry and data `x` (N, *shape) together, so that what is costly is computed only once."""
     check_type(geometry, Geometry, "the geometry", "see sads.estimate_geometry")

@@ -8,6 +8,7 @@ from torch import Tensor
 from torch.utils.data import Dataset, default_collate
 
 from sads.arguments import check_type
+from sads.checked import checked
 from sads.errors import InvalidArgumentError
 from sads.rotations.rotation import Rotation
 
@@ -15,6 +16,7 @@ Key = str | int | None
 ROTATION_HINT = "give one that sads.rotation or sads.load_rotation returned"
 
 
+@checked
 class RotatedDataset(Dataset[Any]):
     """A data set whose images are rotated as they are read, one at a time.
 
@@ -45,6 +47,7 @@ class RotatedDataset(Dataset[Any]):
         return _with_image(self.dataset[index], rotate, self.key)
 
 
+@checked
 def rotate_collate(
     rotation: Rotation, collate: Callable[[list[Any]], Any] = default_collate, key: Key = None
 ) -> Callable[[list[Any]], Any]:

@@ -18,6 +18,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from sads.arguments import as_path, as_tensor, check_type
+from sads.checked import checked
 from sads.decoding import decode_as, decode_known
 from sads.errors import InvalidArgumentError, RotationFileError
 from sads.estimates import Estimate
@@ -73,6 +74,7 @@ class Rotation:
     _basis: Tensor  # (P, P), columns; empty stands for U = identity
     _lift: Lift
 
+    @checked
     def apply(self, x: Tensor, out: Tensor | None = None) -> Tensor:
         """`z = W x` for `x` (N, *shape), of the dtype and shape of `x`.
 
@@ -81,6 +83,7 @@ class Rotation:
         """
         return self._map(x, out, self._forward)
 
+    @checked
     def undo(self, z: Tensor, out: Tensor | None = None) -> Tensor:
         """`x = W^T z`: the inverse of `apply`."""
         return self._map(z, out, self._backward)
@@ -89,6 +92,7 @@ class Rotation:
         """`W`, (D, D) float64."""
         return self._forward(torch.eye(self._lift.dimension, dtype=torch.float64)).T.contiguous()
 
+    @checked
     def save(self, path: str | os.PathLike[str]) -> Path:
         """Write as safetensors, all at once or not at all."""
         path = Path(path)
@@ -147,6 +151,7 @@ class Rotation:
         return self._axes.float(), self._basis.float()
 
 
+@checked
 def load_rotation(path: str | os.PathLike[str]) -> Rotation:
     """Read a rotation that `Rotation.save` wrote."""
     with opening(as_path(path), FORMAT, RotationFileError, FORMAT_VERSION) as file:

@@ -28,6 +28,8 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
+from sads.arguments import shown
+from sads.checked import checked
 from sads.errors import InvalidArgumentError
 from sads.seeds import torch_stream
 from sads.theory.lemmas import check_sigma
@@ -36,6 +38,7 @@ from sads.theory.theorem1 import check_steps
 CHUNK = 1 << 22  # numbers of random matrices at a time
 
 
+@checked
 @dataclass(frozen=True, eq=False)
 class GaussianDescent:
     """Gradient descent from zero of a linear score network, for data of known second moment.
@@ -57,7 +60,9 @@ class GaussianDescent:
         for name in ("eigenvalues", "energies"):
             values = getattr(self, name).double()
             if values.ndim != 1 or not len(values) or not values.isfinite().all():
-                raise InvalidArgumentError(f"{name} are a list of finite numbers, got {values}")
+                raise InvalidArgumentError(
+                    f"{name} are a list of finite numbers, got {shown(values)}"
+                )
             if (values < 0).any():
                 raise InvalidArgumentError(f"{name} are at least 0, got {float(values.min()):g}")
             object.__setattr__(self, name, values.sort(descending=True).values)

@@ -19,6 +19,8 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor, nn
 
+from sads.arguments import check_count, shown
+from sads.checked import checked
 from sads.errors import InvalidArgumentError
 from sads.families import ScoreFamily
 from sads.geometry.invariance import Move, generate_group
@@ -27,6 +29,7 @@ from sads.networks.layers import CONVOLUTIONS
 ANY_CONVOLUTION = tuple(CONVOLUTIONS.values())
 
 
+@checked
 def symmetric_family(family: ScoreFamily) -> ScoreFamily:
     """The same networks, every convolution kernel made symmetric when it is drawn."""
 
@@ -41,12 +44,17 @@ def symmetric_family(family: ScoreFamily) -> ScoreFamily:
     return replace(family, factory=factory, name=f"{family.name}-symmetric")
 
 
+@checked
 def symmetrise(kernel: Tensor, num_axes: int) -> Tensor:
     """Average over flips and permutations of the last axes, with the variance of entries kept.
 
     The mean over the m entries of an orbit has 1/m of their variance, so it is multiplied by
     sqrt(m): as if one value had been drawn for each orbit.
     """
+    if not 1 <= num_axes <= kernel.ndim:
+        raise InvalidArgumentError(
+            f"a kernel of {kernel.ndim} axes has no {shown(num_axes)} last ones to average over"
+        )
     sizes = tuple(kernel.shape[kernel.ndim - num_axes :])
     images = torch.stack(symmetry_group(sizes))  # (moves, positions)
     flat = kernel.flatten(-num_axes)  # (..., positions)
@@ -89,6 +97,7 @@ class ImpulseResponse:
         return self.responses.square().mean(dim=0).sqrt()
 
 
+@checked
 def impulse_response(
     family: ScoreFamily,
     num_networks: int = 64,
@@ -105,11 +114,9 @@ def impulse_response(
     """
     levels = family.schedule.num_levels
     level = levels // 2 if level is None else level
-    if num_networks < 1 or not 0 <= level < levels:
-        raise InvalidArgumentError(
-            f"give at least one network and a level from 0 to {levels - 1}, got {num_networks} "
-            f"networks and level {level}"
-        )
+    check_count("num_networks", num_networks)
+    if not 0 <= level < levels:
+        raise InvalidArgumentError(f"give a level from 0 to {levels - 1}, got {shown(level)}")
     impulse = centred_impulse(family.shape)
     source = symmetric_family(family) if symmetric else family
     responses = []
@@ -131,6 +138,7 @@ def centred_impulse(shape: tuple[int, ...]) -> Tensor:
     return impulse
 
 
+@checked
 def asymmetry(responses: Tensor) -> dict[str, Tensor]:
     """Share of energy in the odd part, `|y - g y|^2 / 4 |y|^2`, for each flip `g`.
 
@@ -141,6 +149,10 @@ def asymmetry(responses: Tensor) -> dict[str, Tensor]:
     {'flip of axis 0': tensor([0.5000])}
     """
     axes = responses.ndim - 2
+    if axes < 1 or not responses.numel():
+        raise InvalidArgumentError(
+            f"responses are (networks, channels, *spatial), got the shape {tuple(responses.shape)}"
+        )
     moves = {f"flip of axis {a}": Move(a, None) for a in range(axes)}
     if axes == 2 and responses.shape[-1] == responses.shape[-2]:
         moves["transposition"] = Move(0, 1)

@@ -14,9 +14,12 @@ import math
 import torch
 from torch import Tensor, nn
 
+from sads.arguments import check_count
+from sads.checked import checked
 from sads.families import ScoreFamily, family
 
 
+@checked
 class Landscape(nn.Module):
     """A random log-density on the plane. `forward` is its gradient, the score."""
 
@@ -27,6 +30,7 @@ class Landscape(nn.Module):
     def __init__(self, width: int = 48, angle: float = 30.0, ratio: float = 0.25):
         """`Phi Phi^T` has eigenvalues 1 and `ratio^2`; the second is at `angle` degrees."""
         super().__init__()
+        check_count("width", width)
         turn = math.radians(angle)
         par = torch.tensor([math.cos(turn), math.sin(turn)])
         perp = torch.tensor([-math.sin(turn), math.cos(turn)])
@@ -48,6 +52,7 @@ class Landscape(nn.Module):
         return gradient.reshape(x.shape)
 
 
+@checked
 def landscape_family(angle: float = 30.0, ratio: float = 0.25) -> ScoreFamily:
     """Untrained `Landscape`s as a family of score networks on the plane."""
     return family(Landscape, shape=(2, 1), prediction="score", angle=angle, ratio=ratio)

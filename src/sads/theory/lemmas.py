@@ -3,7 +3,11 @@
 import torch
 from torch import Tensor
 
+from sads.arguments import check_count
+from sads.checked import checked
 from sads.errors import InvalidArgumentError
+
+MOST_COLUMNS = 30_000  # of a dense matrix: 7 GB
 
 
 def unit(v: Tensor) -> Tensor:
@@ -17,6 +21,7 @@ def unit(v: Tensor) -> Tensor:
     return flat / length
 
 
+@checked
 def optimal_score(v: Tensor, sigma: float) -> Tensor:
     """Lemma 1: the score of `N(0, v v^T)` after noise `sigma` is linear, `x -> Omega x` with
 
@@ -34,6 +39,7 @@ def optimal_score(v: Tensor, sigma: float) -> Tensor:
     return (torch.outer(v, v) / (sigma**2 + 1) - identity) / sigma**2
 
 
+@checked
 def expected_quadratic(x: Tensor, variance: float, num_columns: int) -> Tensor:
     """Lemma 2: `E[W^T X W] = variance tr(X) I` for `W` of iid entries with mean zero.
 
@@ -44,6 +50,7 @@ def expected_quadratic(x: Tensor, variance: float, num_columns: int) -> Tensor:
         raise InvalidArgumentError(
             f"Lemma 2 takes a square matrix X, got a tensor of shape {tuple(x.shape)}"
         )
+    check_count("num_columns", num_columns, most=MOST_COLUMNS)
     if not variance >= 0:
         raise InvalidArgumentError(f"a variance is at least 0, got {variance}")
     return variance * x.double().trace() * torch.eye(num_columns, dtype=torch.float64)

@@ -14,6 +14,7 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
+from sads.checked import checked
 from sads.errors import InvalidArgumentError
 from sads.estimates import Estimate, Estimates, batch_mean, positive_errors
 from sads.geometry.result import Geometry
@@ -51,6 +52,7 @@ class MarkovBound:
         return min(1.0, self.span_energy.value / self.threshold**2)
 
 
+@checked
 def markov_bound(
     geometry: Geometry, directions: Tensor, threshold: float | None = None
 ) -> MarkovBound:

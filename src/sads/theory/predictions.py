@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from sads.checked import checked
 from sads.data.bases import BASES, Basis, basis
 from sads.errors import InvalidArgumentError
 from sads.estimates import Estimate, Estimates
@@ -61,6 +62,7 @@ class Difficulty(Row):
     inside: Estimate | None = None
 
 
+@checked
 def predict(geometry: Geometry, names: tuple[str, ...] | None = None) -> dict[str, Prediction]:
     """Which vectors of each basis a geometry says are hard, by name of the basis.
 

@@ -37,6 +37,7 @@ import torch
 from torch import Tensor
 
 from sads.arguments import check_count, check_number, check_type
+from sads.checked import checked
 from sads.errors import InvalidArgumentError
 from sads.estimates import batch_mean
 from sads.geometry.lift import Lift
@@ -97,6 +98,7 @@ class Structure:
         )
 
 
+@checked
 def structure(
     geometry: Geometry, *, patch_size: int | None = None, level: float = LEVEL
 ) -> Structure:
@@ -149,6 +151,7 @@ def structure(
     return Structure(tuple(sorted(forms, key=lambda f: f.num_parameters)))
 
 
+@checked
 def transformer_factor(
     gram: Tensor, weight_variance: float, bias_variance: float, *, shared_bias: bool = True
 ) -> Tensor:

@@ -39,13 +39,15 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from sads.arguments import check_count
+from sads.arguments import check_count, shown
+from sads.checked import checked
 from sads.environment import check_samples
 from sads.errors import InvalidArgumentError
 from sads.theory.lemmas import check_sigma, optimal_score, unit
 from sads.threads import pinned_threads
 
 
+@checked
 def rates(eigenvalues: Tensor, sigma: float) -> Tensor:
     """`rho_i` of Theorem 1: gradient descent's error for `v = u_i` decays as `(1 - 2 eta rho_i)^t`.
 
@@ -60,12 +62,13 @@ def rates(eigenvalues: Tensor, sigma: float) -> Tensor:
     values = eigenvalues.double()
     if values.ndim != 1 or len(values) < 2 or not (values > 0).all():
         raise InvalidArgumentError(
-            f"rates need at least two eigenvalues above 0, got {eigenvalues.tolist()}"
+            f"rates need at least two eigenvalues above 0, got {shown(eigenvalues.tolist())}"
         )
     others = values.expand(len(values), -1).clone().fill_diagonal_(math.inf).min(dim=1).values
     return torch.minimum((sigma**2 + 1) * values, sigma**2 * others)
 
 
+@checked
 @dataclass(frozen=True, eq=False)
 class LinearDSM:
     """The setting of Theorem 1: `Omega = Phi Theta` learns the score of `N(0, v v^T)`.
@@ -299,12 +302,13 @@ class Simulation:
         return self.squared.std(dim=1) / math.sqrt(self.errors.shape[1])
 
 
+@checked
 def conditioning(eigenvalues: Sequence[float], seed: int | None = None) -> Tensor:
     """A `Phi` (D, D) with `Phi Phi^T` of these eigenvalues: diagonal, or rotated at random."""
     values = torch.tensor(eigenvalues, dtype=torch.float64)
-    if values.ndim != 1 or not values.isfinite().all() or not (values > 0).all():
+    if values.ndim != 1 or not len(values) or not values.isfinite().all() or not (values > 0).all():
         raise InvalidArgumentError(
-            f"eigenvalues are finite numbers above 0, got {list(eigenvalues)}"
+            f"eigenvalues are finite numbers above 0, got {shown(list(eigenvalues))}"
         )
     if seed is None:
         return values.sqrt().diag()

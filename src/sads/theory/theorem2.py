@@ -14,9 +14,11 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from sads.arguments import check_count
+from sads.arguments import check_count, check_seed
+from sads.checked import checked
+from sads.errors import InvalidArgumentError
 from sads.rotations.kinds import random_axes
-from sads.seeds import check_seed, torch_stream
+from sads.seeds import torch_stream
 
 
 @dataclass(frozen=True)
@@ -35,16 +37,19 @@ class RandomRotations:
         return int(outside.sum())
 
 
+@checked
 def extremes(values: Tensor, moments: Tensor) -> tuple[float, float]:
     """The least and the largest alpha, from eigenvalues of `G` and of `C`, (D,) each.
 
     >>> extremes(torch.tensor([3.0, 1.0]), torch.tensor([2.0, 5.0]))
     (11.0, 17.0)
     """
+    _check_spectra(values, moments)
     large, small = values.sort(descending=True)[0], moments.sort(descending=True)[0]
     return float(large @ small.flip(0)), float(large @ small)
 
 
+@checked
 def try_rotations(
     values: Tensor, moments: Tensor, num_rotations: int = 100, seed: int = 0
 ) -> RandomRotations:
@@ -54,8 +59,17 @@ def try_rotations(
     """
     check_count("num_rotations", num_rotations)
     check_seed(seed)
+    _check_spectra(values, moments)
     values, moments = values.double(), moments.double()
     generator = torch_stream("rotations of Theorem 2", seed)
     seeds = torch.randint(2**62, (num_rotations,), generator=generator).tolist()
     alphas = [values @ random_axes(len(values), s).square() @ moments for s in seeds]
     return RandomRotations(*extremes(values, moments), torch.stack(alphas))
+
+
+def _check_spectra(values: Tensor, moments: Tensor) -> None:
+    if values.ndim != 1 or not len(values) or values.shape != moments.shape:
+        raise InvalidArgumentError(
+            "Theorem 2 takes as many eigenvalues of the network as of the data, (D,) each, got "
+            f"{tuple(values.shape)} and {tuple(moments.shape)}"
+        )
