@@ -2,7 +2,7 @@
 
     A = mean over networks of Phi^T Phi,   Phi (r, P): the rows that one network gives
 
-Half of the batches of networks are *finders*, the others are *judges*:
+A quarter of the batches of networks are *finders*, the others are *judges*:
 
 1. *Look.* Finders give the energies of basis vectors (`energies`) and the matrices of small windows
    (`windows`).
@@ -43,7 +43,7 @@ from sads.threads import map_on_cores
 from sads.transforms import SYNTHESIS
 from sads.untrusted import DAMAGE
 
-FINDERS = NUM_BATCHES // 2  # batches
+FINDERS = NUM_BATCHES // 4  # batches: to find takes few networks, to know an error takes many
 NUM_ENDS = 8  # directions at each end
 NUM_COSINES = 32  # that the search for them begins with
 MAX_PASSES = 12  # of the search
@@ -127,7 +127,7 @@ class Passes:
 
     @property
     def has_judges(self) -> bool:
-        """Are there networks for both halves? If not, the ends are not searched."""
+        """Are there networks of both kinds? If not, the ends are not searched."""
         return bool(self.finders and self.judges)
 
     def _start(self) -> State:
