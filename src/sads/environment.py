@@ -1,5 +1,6 @@
 """What computes: the device, and the versions of what a result was made with."""
 
+import ctypes
 import os
 import platform
 import re
@@ -117,6 +118,16 @@ def peak_memory() -> int:
             if line.startswith("VmHWM:"):
                 return 1024 * int(line.split()[1])
     return used_memory()
+
+
+def return_free_memory() -> None:
+    """Give back to the system what the C library keeps of memory that was let go (glibc).
+
+    It keeps blocks below 32 MB in case that they are asked for again. After a large network, with
+    activations of all sizes, that is a gigabyte which matrices cannot use.
+    """
+    with suppress(OSError, AttributeError, TypeError):  # another C library, another system
+        ctypes.CDLL(None).malloc_trim(0)
 
 
 def check_memory(needed: int, what: str, advice: str) -> None:

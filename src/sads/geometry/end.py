@@ -11,8 +11,8 @@ from sads.estimates import Estimates
 class End:
     """The directions at one end, outermost first, one copy of each.
 
-    Of a geometry without a matrix, directions are *found* with one half of the networks and
-    *judged* by the other half, which knows nothing of them. So `energies` are free of bias, and by
+    Of a geometry without a matrix, directions are *found* with a quarter of the networks
+    and *judged* by the others, which know nothing of them. So `energies` are free of bias, and by
     Courant and Fischer the j-th eigenvalue of the geometry lies at or below `bounds[j]` (preferred
     end), or at or above it (avoided end), within the error. What was found leans outwards, as the
     extremes of a sample do: where a residual is small beside it, the eigenvalue should lie between

@@ -21,7 +21,7 @@ from sads.geometry.lift import Lift
 from sads.transforms import ANALYSIS, SYNTHESIS, has_transform
 
 KEPT = tuple(SYNTHESIS)  # canonical, dct, haar
-CHUNK = 1 << 24  # numbers that are transformed at a time
+CHUNK = 1 << 20  # numbers that are transformed at a time: they stay in the processor's cache
 
 Energies = dict[str, Tensor]  # by basis, (kinds of channels, pixels) float64
 

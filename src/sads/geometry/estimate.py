@@ -34,6 +34,7 @@ from sads.environment import (
     available_memory,
     gigabytes,
     parse_memory,
+    return_free_memory,
     usable_device,
     usable_dtype,
 )
@@ -50,7 +51,7 @@ from sads.geometry.estimators import Estimator, Stacked
 from sads.geometry.matrixfree import MatrixFree
 from sads.geometry.memory import BASE, Forecast, PassesForecast
 from sads.geometry.moments import Moments, draw_grams
-from sads.geometry.passes import Passes, run_passes
+from sads.geometry.passes import FINDERS, Passes, run_passes
 from sads.geometry.plan import Request, Stage, make_plan
 from sads.geometry.result import Geometry, Provenance
 from sads.geometry.spent import NOTHING, Spent, Started
@@ -248,6 +249,7 @@ def estimate_geometry(
             drawn = replace(known, draws=((seed, first_network, moments.stop),))
             if last and isinstance(chosen, Stacked):
                 chosen.initialiser.release_memory()
+                return_free_memory()
             factors, counts = moments.factors(chosen, last)
             return _finish(chosen, drawn, factors, counts, moments.earlier.since(started))
 
@@ -341,7 +343,7 @@ def _without_matrix(
         known = replace(known, estimator="exact")
     identity = {name: getattr(known, name) for name in PARTIAL_IDENTITY}
     identity |= {"seed": seed, "first_network": first_network, "networks": num_networks}
-    identity |= {"measured": None if measure is None else tensor_digest(measure)}
+    identity |= {"finders": FINDERS, "measured": None if measure is None else tensor_digest(measure)}
     passes = Passes(
         estimator,
         estimator.family.shape,

@@ -147,13 +147,16 @@ class Moments:
         }
 
     def add(self, grams: list[BatchGram], stop: int) -> None:
-        """Add the Gram matrices of the next stack."""
+        """Add the Gram matrices of the next stack, which are used up: sums are made in them.
+
+        So a third matrix is never needed, and an interrupt still finds the sums as they were.
+        """
         sums = self._sums
         counts, totals = list(sums.counts), list(sums.grams)
         for number, count, gram in grams:
             batch = number % len(counts)
-            total = totals[batch]
-            totals[batch] = gram.double() if total is None else total + gram
+            total, gram = totals[batch], gram.double()
+            totals[batch] = gram if total is None else gram.add_(total)
             counts[batch] += count
         self._sums = Sums(tuple(counts), tuple(totals), sums.num_stacks + 1, stop)
 

@@ -2,7 +2,7 @@
 
     A = mean over networks of Phi^T Phi,   Phi (r, P): the rows that one network gives
 
-Half of the batches of networks are *finders*, the others are *judges*:
+A quarter of the batches of networks are *finders*, the others are *judges*:
 
 1. *Look.* Finders give the energies of basis vectors (`energies`) and the matrices of small windows
    (`windows`).
@@ -34,18 +34,21 @@ from sads.geometry.estimators import NUM_BATCHES, Estimator
 from sads.geometry.matrixfree import JudgedEnds, MatrixFree
 from sads.geometry.memory import PassesForecast
 from sads.geometry.result import same_response
-from sads.geometry.search import Ends, Search, orthonormal
+from sads.geometry.search import SURE, Ends, Search, orthonormal
 from sads.geometry.spent import NOTHING, Spent, Started
 from sads.geometry.windows import LocalInverse, Windows
 from sads.partial import Partial
 from sads.seeds import torch_stream
 from sads.threads import map_on_cores
+from sads.transforms import SYNTHESIS
 from sads.untrusted import DAMAGE
 
-FINDERS = NUM_BATCHES // 2  # batches
+FINDERS = NUM_BATCHES // 4  # batches: to find takes few networks, to know an error takes many
 NUM_ENDS = 8  # directions at each end
+NUM_COSINES = 32  # that the search for them begins with
 MAX_PASSES = 12  # of the search
 DETERMINED = 4  # rows of finders for every position that let the preferred end be refined
+EXACT = 1e-3  # in place of SURE where there are no networks, whose errors would be larger
 COLUMNS = 256  # of data that are measured at a time
 PHASES = ("look", "search", "judge", "done")
 
@@ -124,7 +127,7 @@ class Passes:
 
     @property
     def has_judges(self) -> bool:
-        """Are there networks for both halves? If not, the ends are not searched."""
+        """Are there networks of both kinds? If not, the ends are not searched."""
         return bool(self.finders and self.judges)
 
     def _start(self) -> State:
@@ -145,7 +148,8 @@ class Passes:
         """The memory that this takes."""
         estimator, size = self.estimator, self.lift.size
         start = sum(tensor.nbytes for tensor in self.state.tensors.values())
-        columns = 2 * NUM_ENDS * (2 + 2 * MAX_PASSES) + 4 * NUM_ENDS * len(self.group)
+        first = 4 * NUM_ENDS + NUM_COSINES  # vectors, of which two copies and an orbit are held
+        columns = 2 * first + 4 * NUM_ENDS * MAX_PASSES + 2 * first * len(self.group)
         workers = torch.get_num_threads() if estimator.concurrent else 1
         rows = self.size * estimator.row_bytes
         one = 2 * estimator.network_bytes + estimator.activation_bytes + 4 * estimator.row_bytes
@@ -201,7 +205,10 @@ class Passes:
             space = Search(tensors["basis"], tensors["images"]).joined(tensors["block"], images)
             turn = state.turn + 1
             last = turn == MAX_PASSES
-            following = None if last else space.next_block(inverse, NUM_ENDS, self._determined)
+            sure = SURE if self._exact is None else EXACT
+            following = (
+                None if last else space.next_block(inverse, NUM_ENDS, self._determined, sure)
+            )
             if following is None:
                 return self._to_be_judged(space.ends(NUM_ENDS), turn, tensors)
             block = following
@@ -222,13 +229,31 @@ class Passes:
         return self._exact is not None or num_rows >= DETERMINED * self.lift.size
 
     def _first_block(self, inverse: LocalInverse) -> Tensor:
-        """Random vectors, a sketch of the avoided end; local ones, where the preferred end is."""
+        """Random vectors, a sketch of the avoided end, and cosines of high energy, near which it
+        mostly is; local vectors, where the preferred end is.
+        """
         size = self.lift.size
         sketch = torch.randn(size, 2 * NUM_ENDS, generator=torch_stream("sketch of a geometry"))
-        block = torch.cat([sketch.double(), inverse.preferred(2 * NUM_ENDS)], dim=1)
-        start = orthonormal(block)
+        parts = [sketch.double(), self._strongest_cosines(), inverse.preferred(2 * NUM_ENDS)]
+        start = orthonormal(torch.cat(parts, dim=1))
         assert start is not None  # random vectors are not zero
         return start
+
+    def _strongest_cosines(self) -> Tensor:
+        """What the factor has of those vectors of the DCT that the finders give most energy,
+        (P, NUM_COSINES).
+        """
+        kinds = self.state.tensors["energies dct"].sum(dim=0)  # (kinds, pixels)
+        number = kinds.amax(dim=0).topk(min(NUM_COSINES, kinds.shape[1])).indices
+        coefficients = torch.zeros(len(number), kinds.shape[1], dtype=torch.float64)
+        coefficients[torch.arange(len(number)), number] = 1.0
+        images = SYNTHESIS["dct"](coefficients.reshape(-1, *self.shape[1:]).numpy())
+        x = torch.zeros(len(number), *self.shape, dtype=torch.float64)
+        channel = self.basis.channels.index(int(kinds.sum(dim=1).argmax()))
+        x[:, channel] = torch.from_numpy(images)
+        groups = self.lift.split(x.flatten(1))  # (n, groups, P)
+        strongest = groups.norm(dim=2).argmax(dim=1)
+        return groups[torch.arange(len(number)), strongest].T
 
     def _to_be_judged(self, ends: Ends, turn: int, tensors: dict[str, Tensor]) -> State:
         for name in ("basis", "images", "block", "applied", "windows"):
@@ -257,12 +282,12 @@ class Passes:
         return {**added, "windows": grams, "num_rows": num_rows}
 
     def _apply(self, chunk: Chunk) -> dict[str, Tensor]:
-        block = self._orbit(self.state.tensors["block"])
+        block = self._orbit(self.state.tensors["block"]).T.contiguous()  # as rows lie in memory
         applied = torch.zeros_like(block)
         for rows in self._factor_rows(chunk):
             rows = rows.double()
-            applied.addmm_(rows.T, rows @ block)
-        parts = applied.chunk(len(self.group), dim=1)
+            applied.addmm_(block @ rows.T, rows)
+        parts = applied.T.chunk(len(self.group), dim=1)
         moved = [part[g] for part, g in zip(parts, self.group, strict=True)]
         return {"applied": torch.stack(moved).mean(dim=0)}
 

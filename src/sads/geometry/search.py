@@ -55,13 +55,15 @@ class Search:
         residuals = self.images @ rotation[:, chosen] - vectors * values[chosen]
         return Ends(values[chosen], vectors, residuals.norm(dim=0), avoided)
 
-    def next_block(self, inverse: LocalInverse, count: int, both: bool = True) -> Tensor | None:
+    def next_block(
+        self, inverse: LocalInverse, count: int, both: bool = True, sure: float = SURE
+    ) -> Tensor | None:
         """What should join the space, (P, b) orthonormal; None if both ends are sure.
 
         With `both` false the preferred end is left as it is.
         """
         ends = self.ends(count)
-        doubt = ends.residuals > SURE * ends.values.clamp(min=TINY * float(ends.values.max()))
+        doubt = ends.residuals > sure * ends.values.clamp(min=TINY * float(ends.values.max()))
         if not both:
             doubt[ends.num_avoided :] = False
         if not doubt.any() or self.basis.shape[1] >= len(self.basis):

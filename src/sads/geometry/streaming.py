@@ -18,6 +18,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
+from sads.environment import return_free_memory
 from sads.geometry.drawing import Blueprint
 from sads.geometry.readout import capture_input
 from sads.geometry.recording import Recording, named_tensors, record_shapes
@@ -207,10 +208,11 @@ class StreamedStack:
 
     def evaluate(self, streams: list[NetworkStream], x: Tensor, t: Tensor) -> Tensor:
         """(n, ...) from n networks, x (n, *shape) and t (n,)."""
-        results = [
-            self.network(stream, x[i : i + 1], t[i : i + 1], self.layer_path).cpu()
-            for i, stream in enumerate(streams)
-        ]
+        results = []
+        for i, stream in enumerate(streams):
+            result = self.network(stream, x[i : i + 1], t[i : i + 1], self.layer_path)
+            results.append(result.cpu())
+            return_free_memory()
         stacked = torch.stack(results)
         return stacked[:, 0] if self.layer_path is None else stacked
 
