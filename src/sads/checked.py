@@ -102,26 +102,27 @@ def _members(annotation: Any) -> tuple[Any, ...]:
 
 
 def _fits(value: Any, annotation: Any) -> bool:
-    origin: Any = typing.get_origin(annotation) or annotation
+    origin = typing.get_origin(annotation) or annotation
     if origin is Any or (not isinstance(origin, type) and origin is not typing.Literal):
         return True  # nothing is known of it
     if origin is typing.Literal:
         return isinstance(value, str) and value in typing.get_args(annotation)
+    kind = cast(type[Any], origin)
     if origin is bool:
         return isinstance(value, bool | np.bool_)
     if origin is int:
         return _is_whole(value)
     if origin is float:
         return _is_finite(value)
-    if issubclass(origin, os.PathLike):
+    if issubclass(kind, os.PathLike):
         return isinstance(value, os.PathLike)
     if origin is Callable:
         return callable(value)
-    if issubclass(origin, Mapping):
+    if issubclass(kind, Mapping):
         return isinstance(value, Mapping)
-    if issubclass(origin, Iterable) and typing.get_args(annotation):
+    if issubclass(kind, Iterable) and typing.get_args(annotation):
         return _is_list(value, typing.get_args(annotation)[0])
-    return isinstance(value, origin)
+    return isinstance(value, kind)
 
 
 def _is_whole(value: Any) -> bool:
