@@ -36,13 +36,13 @@ _WORDS: dict[Any, str] = {
     Callable: "a function",
     os.PathLike: "a path",
 }
+_OWN_WORDS = ("shape", "family")  # which `whole_numbers` and `as_family` refuse, and help more
 _PLURALS = {int: "whole numbers", float: "finite numbers", str: "texts"}
 _SOURCES = {  # where to get one
     "Geometry": "a geometry (see sads.estimate_geometry, sads.load_geometry)",
     "League": "a league (see sads.experiments.league)",
     "Rotation": "a rotation (see sads.rotation, sads.load_rotation)",
     "Schedule": "a sads.Schedule",
-    "ScoreFamily": "a family (see sads.family)",
     "ScoreModel": "a model (see sads.train, sads.load_model)",
 }
 
@@ -71,12 +71,13 @@ def checked(target: Target) -> Target:
 
 @cache
 def _annotations(target: Callable[..., Any]) -> dict[str, Any]:
-    """What the parameters are, but those of `*args` and `**kwargs`."""
+    """What the parameters are, but those of `*args` and `**kwargs`, and those we do not look at."""
     hints = typing.get_type_hints(target)
     single = (
         name
         for name, parameter in inspect.signature(target).parameters.items()
         if parameter.kind not in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD)
+        and name not in _OWN_WORDS
     )
     return {name: hints[name] for name in single if name in hints}
 
@@ -103,26 +104,27 @@ def _members(annotation: Any) -> tuple[Any, ...]:
 
 def _fits(value: Any, annotation: Any) -> bool:
     origin = typing.get_origin(annotation) or annotation
-    if origin is Any or (not isinstance(origin, type) and origin is not typing.Literal):
+    if origin is Any or not isinstance(origin, type):
         return True  # nothing is known of it
-    if origin is typing.Literal:
-        return isinstance(value, str) and value in typing.get_args(annotation)
-    kind = cast(type[Any], origin)
+    return _is_one(value, origin, typing.get_args(annotation))
+
+
+def _is_one(value: Any, origin: Any, arguments: tuple[Any, ...]) -> bool:
     if origin is bool:
         return isinstance(value, bool | np.bool_)
     if origin is int:
         return _is_whole(value)
     if origin is float:
         return _is_finite(value)
-    if issubclass(kind, os.PathLike):
+    if issubclass(origin, os.PathLike):
         return isinstance(value, os.PathLike)
     if origin is Callable:
         return callable(value)
-    if issubclass(kind, Mapping):
+    if issubclass(origin, Mapping):
         return isinstance(value, Mapping)
-    if issubclass(kind, Iterable) and typing.get_args(annotation):
-        return _is_list(value, typing.get_args(annotation)[0])
-    return isinstance(value, kind)
+    if issubclass(origin, Iterable) and arguments:
+        return _is_list(value, arguments[0])
+    return isinstance(value, origin)
 
 
 def _is_whole(value: Any) -> bool:

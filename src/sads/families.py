@@ -28,6 +28,7 @@ from sads.checked import checked
 from sads.errors import InvalidArgumentError, NetworkError, SadsError, describe_failure
 from sads.files import plain
 from sads.networks import CNN, MLP, DiT, UNet
+from sads.networks.construction import TooManyLayersError, limited_construction
 from sads.networks.gaussian import GaussianPart, check_dimension
 from sads.schedule import PREDICTIONS, TRAINABLE, Schedule
 from sads.shapes import format_shape
@@ -272,10 +273,12 @@ def _adapter_of_class(kind: type) -> str | None:
 
 def _try_to_build(given: ScoreFamily) -> None:
     """Build a network without its numbers, or with them if its constructor needs them."""
-    with torch.random.fork_rng(devices=[]):
+    with torch.random.fork_rng(devices=[]), limited_construction():
         try:
             with torch.device("meta"):
                 given.build()
+        except TooManyLayersError:
+            raise
         except NetworkError:
             given.build()
 
@@ -327,13 +330,13 @@ def _missing_arguments(factory: Factory) -> str:
 def whole_numbers(shape: object) -> tuple[int, ...]:
     """A shape from anything that holds whole numbers, NumPy's too."""
     try:
-        sizes = tuple(operator.index(n) for n in shape)  # type: ignore[attr-defined]
+        sizes = tuple(0 if isinstance(n, bool) else operator.index(n) for n in shape)  # type: ignore[attr-defined]
     except TypeError:
         sizes = ()
     if not sizes or min(sizes) < 1 or math.prod(sizes) > MOST:
         raise InvalidArgumentError(
-            "a shape is positive whole numbers (channels, *spatial), such as (1, 16, 16), of at "
-            f"most {MOST:,} entries, got {shown(shape)}"
+            "a shape is positive whole numbers (channels, *spatial), such as (1, 16, 16), "
+            f"got {shown(shape)}"
         )
     return sizes
 

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from typing import Annotated, Any
 
 import typer
-from typer.core import TyperGroup
+from typer.core import TyperCommand, TyperGroup
 
 import sads
 import sads.cli
@@ -36,6 +36,22 @@ class _Root(TyperGroup):
             return super().invoke(ctx)
 
 
+class _Command(TyperCommand):
+    """A command that takes each option once: of several, Typer takes the last in silence.
+
+    Options that are made to be repeated, such as `-o`, may be.
+    """
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        _, _, given = self.make_parser(ctx).parse_args(args=list(args))
+        for option in given:
+            once = option.param_type_name == "option" and not option.multiple
+            if once and sum(o is option for o in given) > 1 and not ctx.resilient_parsing:
+                names = "/".join([*option.opts, *option.secondary_opts])
+                raise InvalidArgumentError(f"{names} is given twice; leave one of them out")
+        return super().parse_args(ctx, args)
+
+
 @contextmanager
 def _carried() -> Iterator[None]:
     try:
@@ -59,6 +75,8 @@ for found in pkgutil.iter_modules(sads.cli.__path__):  # a module with an `app` 
     if found.name not in ("main", "__main__", "root"):
         module = importlib.import_module(f"sads.cli.{found.name}")
         if hasattr(module, "app"):
+            for registered in module.app.registered_commands:
+                registered.cls = _Command
             app.add_typer(module.app)
 # The base of all usage errors; typer carries a click of its own, so it is reached from here.
 ClickException: type[Exception] = typer.BadParameter.__mro__[2]

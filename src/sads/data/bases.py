@@ -28,7 +28,7 @@ import torch
 from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
-from sads.arguments import check_count
+from sads.arguments import check_count, shown
 from sads.checked import checked
 from sads.environment import check_samples
 from sads.errors import InvalidArgumentError
@@ -190,7 +190,8 @@ def basis(name: str, shape: tuple[int, ...]) -> Basis:
     """
     if isinstance(shape, str) or not isinstance(shape, Sequence):
         raise InvalidArgumentError(
-            f"a shape is whole numbers (channels, *spatial), such as (1, 16, 16), got {shape!r}"
+            "a shape is whole numbers (channels, *spatial), such as (1, 16, 16), got "
+            f"{shown(shape)}"
         )
     return Basis(name, tuple(check_count("a size of the shape", n, 0) for n in shape))
 

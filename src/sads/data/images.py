@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import interpolate
 
-from sads.arguments import as_path
+from sads.arguments import as_path, shown
 from sads.checked import checked
 from sads.data.layouts import arrange, find_layout, parse_layout, spell
 from sads.data.ranges import Range, Ranges
@@ -163,18 +163,18 @@ class _Asked:
     ) -> "_Asked":
         size = (size, size) if isinstance(size, int) else size
         if size is not None and (not _are_whole(size) or len(size) != 2 or min(size) < 1):
-            raise InvalidArgumentError(f"size is a number or (height, width), got {size!r}")
+            raise InvalidArgumentError(f"size is a number or (height, width), got {shown(size)}")
         if channels not in (None, 1, 3):
-            raise InvalidArgumentError(f"channels is 1 (grey) or 3 (colour), got {channels!r}")
+            raise InvalidArgumentError(f"channels is 1 (grey) or 3 (colour), got {shown(channels)}")
         if limit is not None and (not _are_whole([limit]) or limit < 1):
-            raise InvalidArgumentError(f"limit must be at least 1, got {limit!r}")
+            raise InvalidArgumentError(f"limit must be at least 1, got {shown(limit)}")
         if shape is not None and (not _are_whole(shape) or not shape or min(shape) < 1):
             raise InvalidArgumentError(
-                f"shape is (channels, height, width) or the like, got {shape!r}"
+                f"shape is (channels, height, width) or the like, got {shown(shape)}"
             )
         if value_range is not None and not _is_range(value_range):
             raise InvalidArgumentError(
-                f"value_range is (low, high) with low < high, both finite, got {value_range!r}"
+                f"value_range is (low, high) with low < high, both finite, got {shown(value_range)}"
             )
         layout = None if layout is None else parse_layout(layout)
         shape = None if shape is None else tuple(shape)

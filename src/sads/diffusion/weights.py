@@ -4,20 +4,16 @@ A file says of which family its weights are, and may lie: a network is built wit
 larger parameters than the file holds.
 """
 
-import threading
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from typing import TypeGuard
 
 import torch
 from torch import Tensor, nn
-from torch.nn.modules.module import (
-    register_module_module_registration_hook,
-    register_module_parameter_registration_hook,
-)
 from torch.nn.parameter import is_lazy
 
 from sads.errors import printable
+from sads.networks.construction import watched_construction
 from sads.tensorfile import TensorFile
 
 PARTS, PARTS_PER_TENSOR = 1000, 20  # of a network, that a file of so many tensors may describe
@@ -37,13 +33,10 @@ def bounded_construction(file: TensorFile, prefix: str) -> Iterator[None]:
     """
     sizes = [e.stop - e.start for name, e in file.entries.items() if name.startswith(prefix)]
     largest, most = max(sizes, default=0), PARTS + PARTS_PER_TENSOR * len(sizes)
-    thread = threading.get_ident()
     count = 0
 
-    def check(module: nn.Module, name: str, part: object) -> None:
+    def look(part: object) -> None:
         nonlocal count
-        if thread != threading.get_ident():  # the hooks are those of all threads
-            return
         count += 1
         if count > most:
             raise ValueError("the network that it describes has more layers than weights")
@@ -51,15 +44,8 @@ def bounded_construction(file: TensorFile, prefix: str) -> Iterator[None]:
         if size > largest:
             raise ValueError("the network that it describes is larger than its weights")
 
-    hooks = [
-        register_module_parameter_registration_hook(check),
-        register_module_module_registration_hook(check),
-    ]
-    try:
+    with watched_construction(look):
         yield
-    finally:
-        for hook in hooks:
-            hook.remove()
 
 
 def _is_there(part: object) -> TypeGuard[nn.Parameter]:

@@ -4,7 +4,7 @@ import os
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from sads.arguments import as_path, check_count, check_type
+from sads.arguments import as_path, check_count, check_type, shown
 from sads.errors import InvalidArgumentError, ReportError
 from sads.geometry.result import Geometry
 from sads.report.alignment import AlignmentSource, alignment_section
@@ -87,7 +87,7 @@ def _listed(sources: Iterable[Result] | Result) -> list[Result]:
         return [sources]
     if not isinstance(sources, Iterable):
         raise InvalidArgumentError(
-            f"a report is made of geometries or paths, got {sources!r}; give one or a list of them"
+            f"a report is made of geometries or paths, got {shown(sources)}; give one or several"
         )
     return list(sources)
 

@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from sads.arguments import check_count, shown
 from sads.checked import checked
 from sads.errors import InvalidArgumentError
-from sads.families import ScoreFamily
+from sads.families import ScoreFamily, as_family
 from sads.geometry.invariance import Move, generate_group
 from sads.networks.layers import CONVOLUTIONS
 
@@ -30,18 +30,19 @@ ANY_CONVOLUTION = tuple(CONVOLUTIONS.values())
 
 
 @checked
-def symmetric_family(family: ScoreFamily) -> ScoreFamily:
+def symmetric_family(family: ScoreFamily | str) -> ScoreFamily:
     """The same networks, every convolution kernel made symmetric when it is drawn."""
+    given = as_family(family)
 
     def factory() -> nn.Module:
-        network = family.factory()
+        network = given.factory()
         for module in network.modules():
             if isinstance(module, ANY_CONVOLUTION):
                 with torch.no_grad():
                     module.weight.copy_(symmetrise(module.weight, module.weight.ndim - 2))
         return network
 
-    return replace(family, factory=factory, name=f"{family.name}-symmetric")
+    return replace(given, factory=factory, name=f"{given.name}-symmetric")
 
 
 @checked
@@ -99,7 +100,7 @@ class ImpulseResponse:
 
 @checked
 def impulse_response(
-    family: ScoreFamily,
+    family: ScoreFamily | str,
     num_networks: int = 64,
     *,
     level: int | None = None,
@@ -112,6 +113,7 @@ def impulse_response(
         level: the noise level, counted from 0; the middle one if not given.
         symmetric: make kernels symmetric, as in Figure 3.
     """
+    family = as_family(family)
     levels = family.schedule.num_levels
     level = levels // 2 if level is None else level
     check_count("num_networks", num_networks)
