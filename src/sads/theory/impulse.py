@@ -28,7 +28,7 @@ ANY_CONVOLUTION = tuple(CONVOLUTIONS.values())
 
 
 def symmetric_family(family: ScoreFamily) -> ScoreFamily:
-    """The same networks, every convolution kernel made symmetric when it is drawn."""
+    """The networks of a family, every convolution kernel made symmetric when it is drawn."""
 
     def factory() -> nn.Module:
         network = family.factory()
