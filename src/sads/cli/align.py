@@ -1,7 +1,7 @@
 """`sads align`: how data lie in a geometry, and the rotation that suits the network better."""
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -141,7 +141,7 @@ def whole_summary(
     from sads.rotations.portrait import Portrait
 
     name = Path(source).stem or "data"
-    chosen = with_source(both.rotation(kind), dataset.statement)
+    chosen = both.rotation(kind).with_source(dataset.statement, command_line())
     portrait = Portrait.of(both, name, chosen.kind)
     found, spectrum = portrait.alignment, portrait.spectrum
     picture = plot_alignment(both.geometry, found, spectrum, both.data_values, name)
@@ -151,7 +151,7 @@ def whole_summary(
         found,
         dataset,
         source,
-        note=few_samples_note(found),
+        note=found.note,
         tenths=tuple(spectrum.shares),
         files={
             "rotation": chosen.save(folder / "rotation.safetensors"),
@@ -172,7 +172,7 @@ def measured_summary(
     note = None
     chosen = both.rotation(Kind("identity") if kind.name == "min" else kind)
     if kind.name == "identity":
-        chosen = with_source(chosen, dataset.statement)
+        chosen = chosen.with_source(dataset.statement, command_line())
         files["rotation"] = chosen.save(folder / "rotation.safetensors")
     else:
         note = (
@@ -239,13 +239,6 @@ class AlignmentSummary:
         )
 
 
-def with_source(rotation: "Rotation", statement: str) -> "Rotation":
-    """A rotation whose provenance also says where its data are from, and by which command."""
-    data = replace(rotation.provenance.data, statement=statement)
-    provenance = replace(rotation.provenance, data=data, command=command_line())
-    return replace(rotation, provenance=provenance)
-
-
 def ranking(report: "Alignment") -> tuple[Expected, ...]:
     """Rotations by alpha, the least first: the paper expects that to be the order of quality."""
     rows = [
@@ -256,17 +249,6 @@ def ranking(report: "Alignment") -> tuple[Expected, ...]:
     ]
     known = (row for row in rows if not math.isnan(row.alpha))
     return tuple(sorted(known, key=lambda row: row.alpha))
-
-
-def few_samples_note(report: "Alignment") -> str | None:
-    """One line that says so if the samples are few beside the coordinates."""
-    if not report.few_samples:
-        return None
-    return (
-        f"{report.num_samples:,} samples are few for {report.dimension:,} coordinates: the "
-        "extremes of alpha are rough, and on new samples a rotation reaches about what it does on "
-        "held-out ones; give ten samples for each coordinate if you can"
-    )
 
 
 def print_alignment(summary: AlignmentSummary) -> None:

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 import sads
-from sads.cli.align import with_source
 from sads.cli.folders import claim_folder, refuse_existing
 from sads.cli.interrupts import Interrupted, command_line
 from sads.cli.options import (
@@ -321,7 +320,7 @@ def choose_rotation(
         )
         with working("pairing eigenvectors", quiet):
             rotation = sads.rotation(source, dataset.samples, parsed)
-        rotation = with_source(rotation, dataset.statement)
+        rotation = rotation.with_source(dataset.statement, command_line())
     if rotation.shape != family.shape:
         raise InvalidArgumentError(
             f"the rotation is of {format_shape(rotation.shape)}, the data are "

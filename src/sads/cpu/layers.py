@@ -91,7 +91,7 @@ def is_wide_kernel(weight: Tensor) -> bool:
 
 
 def convolve_few(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-    """The same convolution with few channels on one side, or few tiles.
+    """A convolution with few channels on one side, or few tiles.
 
     To few channels: a matrix product over channels first, then the sum of nine shifts. Otherwise
     PyTorch's, but with the output as the other layers want it.

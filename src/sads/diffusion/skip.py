@@ -27,7 +27,7 @@ NEGLIGIBLE = 1e-10  # eigenvalues in units of the largest: rounding
 
 @checked
 def gaussian_skip(family: ScoreFamily | str, x: Tensor, *, rank: int | None = None) -> ScoreFamily:
-    """The same networks with the Gaussian part of the score of data `x` (N, *shape) beside them.
+    """A family's networks with the Gaussian part of the score of data `x` (N, *shape) beside them.
 
     With mean `mu` and covariance `C` of the data, `net(x, t)` becomes
 

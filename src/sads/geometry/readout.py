@@ -229,7 +229,7 @@ def capture_input(network: nn.Module, layer: nn.Module, x: Tensor, t: Tensor) ->
 
 
 def with_default_readout(family: ScoreFamily, path: str) -> ScoreFamily:
-    """The same networks, with one layer drawn by its type's default initialisation."""
+    """The networks of a family, with one layer drawn by its type's default initialisation."""
 
     def factory() -> nn.Module:
         network = family.factory()

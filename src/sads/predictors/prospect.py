@@ -68,7 +68,7 @@ class Untrained:
 
     @cached_property
     def basis(self) -> Tensor:
-        """Its eigenvectors as columns, (D, D), in descending order of eigenvalue."""
+        """The geometry's eigenvectors as columns, (D, D), in descending order of eigenvalue."""
         return self.geometry.directions().vectors.flatten(1).double().T
 
     def rates(self, energy: float) -> LearningRates:

@@ -8,7 +8,7 @@ import json
 import math
 import os
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -91,6 +91,11 @@ class Rotation:
     def matrix(self) -> Tensor:
         """`W`, (D, D) float64."""
         return self._forward(torch.eye(self._lift.dimension, dtype=torch.float64)).T.contiguous()
+
+    def with_source(self, statement: str, command: str) -> "Rotation":
+        """This rotation with a word on where its data are from, and by which command."""
+        data = replace(self.provenance.data, statement=statement)
+        return replace(self, provenance=replace(self.provenance, data=data, command=command))
 
     @checked
     def save(self, path: str | os.PathLike[str]) -> Path:

@@ -31,7 +31,7 @@ ANY_CONVOLUTION = tuple(CONVOLUTIONS.values())
 
 @checked
 def symmetric_family(family: ScoreFamily | str) -> ScoreFamily:
-    """The same networks, every convolution kernel made symmetric when it is drawn."""
+    """The networks of a family, every convolution kernel made symmetric when it is drawn."""
     given = as_family(family)
 
     def factory() -> nn.Module:

@@ -4,7 +4,6 @@ from typing import Annotated
 
 import typer
 
-from sads.cli.align import few_samples_note
 from sads.cli.folders import new_folder
 from sads.cli.options import (
     AsJson,
@@ -68,13 +67,12 @@ def run(
     step = max(1, len(x) // 10)
     shown = {kind: r.apply(x[::step][:10]) for kind, r in extreme.items()}
     picture = plot_theorem2(result, report, tried.alphas, shown, name)
-    note = few_samples_note(report)
-    summary = {**vars(report), "note": note, "data": name, "geometry": result.provenance}
+    summary = {**vars(report), "note": report.note, "data": name, "geometry": result.provenance}
     summary |= {"random_alphas": tried.alphas.tolist(), "num_outside": tried.num_outside}
     if not as_json:
         low, high = (f"{float(alpha):.4g}" for alpha in tried.alphas.aminmax())
         found = f"{low} to {high}, {tried.num_outside} of {rotations:,} outside the extremes"
         print_rows({**report.describe(), "random rotations": found})
-    if note is not None:
-        print_note(note)
+    if report.note is not None:
+        print_note(report.note)
     show_result(folder, "theorem2", picture, summary, [], as_json)
