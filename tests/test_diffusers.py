@@ -169,7 +169,7 @@ def test_the_scheduler_says_what_is_predicted(
     [
         ({"_class_name": "EDMEulerScheduler", "sigma_schedule": "exponential"}, "spaces its"),
         ({"beta_schedule": ["linear"]}, "the schedule is linear"),
-        ({"rescale_betas_zero_snr": True}, "noise alone"),
+        ({"rescale_betas_zero_snr": True}, "ends at noise alone"),
     ],
 )
 def test_levels_that_are_not_known_are_said(tmp_path: Path, scheduler: Any, note: str) -> None:
@@ -184,6 +184,74 @@ def test_levels_are_those_of_the_scheduler_itself(tmp_path: Path) -> None:
     sigmas = diffusers.FlowMatchEulerDiscreteScheduler(shift=3.0).sigmas.flip(0)
     assert torch.allclose(ours.sigma.float(), sigmas, atol=1e-6)
     assert torch.allclose(ours.network_time(torch.arange(1000)), 1000 * sigmas, atol=1e-3)
+
+
+HUNYUAN = {
+    "_class_name": "HunyuanDiT2DModel",
+    **{"num_attention_heads": 2, "attention_head_dim": 16, "in_channels": 4, "patch_size": 2},
+    **{"sample_size": 8, "hidden_size": 32, "num_layers": 2, "cross_attention_dim": 16},
+    **{"cross_attention_dim_t5": 16, "pooled_projection_dim": 16, "text_len": 4, "text_len_t5": 4},
+}
+VIDEO = {
+    "_class_name": "UNet3DConditionModel",
+    **{"sample_size": 8, "block_out_channels": [32, 64], "layers_per_block": 1},
+    "down_block_types": ["CrossAttnDownBlock3D", "DownBlock3D"],
+    "up_block_types": ["UpBlock3D", "CrossAttnUpBlock3D"],
+    **{"cross_attention_dim": 16, "attention_head_dim": 8},
+}
+
+
+@pytest.mark.parametrize(
+    ("config", "message"),
+    [
+        (HUNYUAN, "does not know HunyuanDiT2DModel.* may need encoder_hidden_states, .* Wrap it"),
+        (VIDEO, "UNet3DConditionModel takes videos, .* give --shape 4x8x8x8"),
+    ],
+)
+def test_models_that_need_more_than_we_know_are_refused(
+    tmp_path: Path, config: Any, message: str
+) -> None:
+    with pytest.raises(NetworkError, match=message):
+        sads.family(folder(tmp_path, config))
+
+
+def test_videos_have_a_fourth_axis(tmp_path: Path) -> None:
+    family = sads.family(folder(tmp_path, VIDEO), shape=(4, 2, 8, 8))
+    assert family.build()(torch.randn(1, 4, 2, 8, 8), torch.ones(1)).shape == (1, 4, 2, 8, 8)
+
+
+@pytest.mark.parametrize("betas", ["linear", "scaled_linear", "squaredcos_cap_v2"])
+@pytest.mark.parametrize("kind", ["DDPMScheduler", "DDIMScheduler"])
+def test_the_last_level_is_moved_to_noise_alone_as_diffusers_does(
+    tmp_path: Path, betas: str, kind: str
+) -> None:
+    given = {"beta_schedule": betas, "rescale_betas_zero_snr": True}
+    theirs = getattr(diffusers, kind)(prediction_type="v_prediction", **given).alphas_cumprod
+    config = {"_class_name": kind, "prediction_type": "v_prediction", **given}
+    family = sads.family(folder(tmp_path, UNET, config))
+    ours = family.schedule
+    assert torch.allclose(ours.abar.float(), theirs, rtol=1e-3, atol=1e-6)
+    assert ours.signal[-1] == 0
+    assert ours.sigma[-1] == 1
+    assert not family.notes
+    for prediction in ("epsilon", "v", "x0", "score"):  # scores exist, at the last level too
+        assert all(c.isfinite().all() for c in ours.score_coefficients(prediction))
+    assert ours.describe()["zero_snr"] is True
+    with pytest.raises(InvalidArgumentError, match="ends at noise alone"):
+        family.check_trainable()
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"name": "flow"}, "cannot be moved"),
+        ({"name": "cosine", "num_levels": 1}, "cannot be moved"),
+        ({"zero_snr": "yes"}, "give True or False"),
+    ],
+)
+def test_levels_that_cannot_end_at_noise_alone_are_refused(options: Any, message: str) -> None:
+    with pytest.raises(InvalidArgumentError, match=message):
+        sads.Schedule(**{"zero_snr": True, **options})
 
 
 @pytest.mark.parametrize(

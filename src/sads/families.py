@@ -121,6 +121,12 @@ class ScoreFamily:
                 f"{self.schedule.name}; it trains predictions of {', '.join(TRAINABLE)} under "
                 "schedules that preserve variance (linear, scaled-linear, cosine)"
             )
+        if self.schedule.zero_snr:
+            raise InvalidArgumentError(
+                "sads does not train networks or sample under a schedule that ends at noise alone "
+                "(zero_snr, rescale_betas_zero_snr): images are found by dividing by the signal, "
+                "which is 0 there; choose a schedule without it"
+            )
 
     def score(self, network: nn.Module, x: Tensor, levels: Tensor) -> Tensor:
         """`a_t x + b_t net(x, t)` for `x` (N, *shape) at whole-number `levels` (N,)."""

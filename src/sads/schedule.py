@@ -56,6 +56,10 @@ class Schedule:
     `"flow"`: from `x_0` to noise on a straight line, `sigma_t = (t + 1) / T`, shifted to
     `shift sigma / (1 + (shift - 1) sigma)` (Esser et al., 2024).
 
+    With `zero_snr` the signal is moved and stretched so that the last level is noise alone and the
+    first is as it was (Lin et al., 2024, Algorithm 1), for schedules that preserve variance. Scores
+    exist there; an image that is predicted from epsilon does not, so nothing is trained or sampled.
+
     >>> Schedule("flow", num_levels=4).sigma
     tensor([0.2500, 0.5000, 0.7500, 1.0000], dtype=torch.float64)
     """
@@ -66,6 +70,7 @@ class Schedule:
     last: float | None = None  # of the last level
     shift: float = 1.0  # of "flow"
     sigma_data: float = 0.5  # of the prediction "edm": Karras et al. (2022), Table 1
+    zero_snr: bool = False  # is the last level noise alone?
 
     def __post_init__(self) -> None:
         if not isinstance(self.name, str) or self.name not in SCHEDULES:
@@ -83,6 +88,14 @@ class Schedule:
             )
         check_number("the shift of a flow", self.shift, 0)
         check_number("sigma_data", self.sigma_data, 0)
+        if not isinstance(self.zero_snr, bool):
+            raise InvalidArgumentError(f"zero_snr is {self.zero_snr!r}; give True or False")
+        if self.zero_snr and (self.name not in PRESERVING or self.num_levels < 2):
+            raise InvalidArgumentError(
+                f"a {self.name} schedule of {self.num_levels} levels cannot be moved to end at "
+                f"noise alone; take one of {', '.join(PRESERVING)} with 2 levels or more, or leave "
+                "zero_snr out"
+            )
         if self.name not in RANGES:
             if not defaults:
                 raise InvalidArgumentError(
@@ -117,6 +130,14 @@ class Schedule:
     def betas(self) -> Tensor:
         """(T,) float64."""
         self._check_preserving()
+        if not self.zero_snr:
+            return self._usual_betas()
+        signal = torch.cumprod(1 - self._usual_betas(), dim=0).sqrt()
+        signal = (signal - signal[-1]) * (signal[0] / (signal[0] - signal[-1]))
+        before = torch.cat([torch.ones_like(signal[:1]), signal[:-1]])
+        return 1 - (signal / before).square()
+
+    def _usual_betas(self) -> Tensor:
         levels = self.num_levels
         if self.name == "linear":
             return torch.linspace(*self._ends, levels, dtype=torch.float64, device="cpu")

@@ -53,6 +53,7 @@ class Call:
     packed: int = 0  # of a model of tokens: pixels that make one, along each side
     fixed: tuple[tuple[str, Any], ...] = ()  # arguments that are always the same
     whole_times: bool = False  # it has an embedding for every level
+    left_out: tuple[str, ...] | None = None  # what it may need too, if its class is not known
 
     def with_text_length(self, length: int | None) -> "Call":
         """This call with texts of another number of tokens."""
@@ -322,7 +323,8 @@ def _by_signature(model: Any) -> Call:
             conditions.append(_pooled(config))
         elif p.kind not in (p.VAR_KEYWORD, p.VAR_POSITIONAL):
             _refuse(f"{type(model).__name__}, which needs {p.name!r}")
-    return Call(tuple(conditions))
+    optional = tuple(p.name for p in parameters[1:] if p.default is None)
+    return Call(tuple(conditions), left_out=optional)
 
 
 def _refuse(what: str) -> None:

@@ -296,8 +296,8 @@ def _check_on_meta(family: ScoreFamily, settings: _Settings) -> None:
         raise
     except Exception as error:
         raise NetworkError(
-            f"{family.name} cannot be evaluated for data of {format_shape(family.shape)}: "
-            f"{describe_failure(error)}"
+            f"{family.name} cannot be evaluated for data of {format_shape(family.shape)}"
+            f"{_reason(network.model, family.shape, settings.call, error)}"
         ) from error
     returned = tuple(output.shape)
     if returned == (1, *family.shape):
@@ -311,6 +311,23 @@ def _check_on_meta(family: ScoreFamily, settings: _Settings) -> None:
     raise NetworkError(
         f"{family.name} returns data of {format_shape(returned[1:])} for "
         f"{format_shape(family.shape)}; a score network returns what it is given"
+    )
+
+
+def _reason(model: nn.Module, shape: tuple[int, ...], call: Call, error: Exception) -> str:
+    """Why a model may have failed, and what to do."""
+    name = type(model).__name__
+    videos = any(isinstance(layer, nn.Conv3d) for layer in model.modules())
+    if videos and len(shape) == 3:
+        example = format_shape((shape[0], 8, *shape[1:]))
+        return f": {name} takes videos, channels x frames x height x width; give --shape {example}"
+    if call.left_out is None:
+        return f": {describe_failure(error)}"
+    needed = f" It may need {', '.join(call.left_out)}." if call.left_out else ""
+    return (
+        f" ({describe_failure(error)}). sads does not know {name}, and gave it only the arguments "
+        f"without a default.{needed} Wrap it as net(x, t) yourself: sads.family(lambda: "
+        "Wrapped(...), shape=...)"
     )
 
 

@@ -65,20 +65,29 @@ def read_scheduler(content: Mapping[str, Any], place: str) -> Meaning:
     if prediction == "flow":
         return Meaning("flow", Schedule("flow", levels), time_scale=time_scale)
     notes: tuple[str, ...] = ()
-    if content.get("rescale_betas_zero_snr"):
-        notes += (f"{place} moves its last level to noise alone, which is left out here",)
+    moved = content.get("rescale_betas_zero_snr", False)
+    if not isinstance(moved, bool | None):
+        raise InvalidArgumentError(
+            f"{place}: rescale_betas_zero_snr is {printable(repr(moved))[:60]}, expected true or "
+            "false"
+        )
+    zero_snr = bool(moved)
+    if zero_snr and prediction == "epsilon":
+        notes += (
+            f"{place} ends at noise alone, where an epsilon says nothing about an image: the score "
+            "exists there, the image that epsilon predicts does not",
+        )
     betas = content.get("beta_schedule", "linear")
     if not isinstance(betas, str) or betas not in BETAS or content.get("trained_betas") is not None:
         notes += (f"the betas of {place} are of a kind that is not known: the schedule is linear",)
-        return Meaning(prediction, Schedule("linear", levels), notes, time_scale)
+        schedule = Schedule("linear", levels, zero_snr=zero_snr)
+        return Meaning(prediction, schedule, notes, time_scale)
     if BETAS[betas] == "cosine":
-        return Meaning(prediction, Schedule("cosine", levels), notes, time_scale)
-    usual = {"linear": (1e-4, 0.02), "scaled_linear": (0.00085, 0.012)}[betas]
-    ends = (
-        _number(content, key, default, place)
-        for key, default in zip(("beta_start", "beta_end"), usual, strict=True)
-    )
-    schedule = _with_ends(Schedule(BETAS[betas], max(levels, 21)), *ends)
+        schedule = Schedule("cosine", levels, zero_snr=zero_snr)
+        return Meaning(prediction, schedule, notes, time_scale)
+    usual = {"beta_start": 1e-4, "beta_end": 0.02}  # of all schedulers of diffusers
+    ends = (_number(content, key, default, place) for key, default in usual.items())
+    schedule = _with_ends(Schedule(BETAS[betas], max(levels, 21), zero_snr=zero_snr), *ends)
     return Meaning(prediction, schedule, notes, schedule.num_levels / 1000)
 
 
