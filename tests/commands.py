@@ -1,9 +1,17 @@
 """Commands, run in this process as a user would type them."""
 
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
+
+
+def changed(arguments: Iterable[object], option: str, value: object) -> list[object]:
+    """The arguments of a command with another value of an option, which is taken once."""
+    words = list(arguments)
+    words[words.index(option) + 1] = value
+    return words
 
 
 class Sads:

@@ -9,7 +9,7 @@ import torch
 from PIL import Image
 
 import sads
-from commands import Sads
+from commands import Sads, changed
 from sads.data.spec import read_data
 from sads.files import tensor_digest
 from test_diffusion_cli import DATA, same_weights
@@ -98,7 +98,7 @@ def test_help_has_examples(command: Sads) -> None:
         (["digits"], "either --family NAME or --geometry FILE"),
         (["digits", *SMALL, "--geometry", "g"], "not both"),
         (["digits", "--geometry", "missing.safetensors"], "there is no file"),
-        (["digits", "--geometry", "missing", "--shape", "1x8x8"], "go with --family"),
+        (["digits", "--geometry", "missing", "--shape", "1x8x8"], "--shape: for families"),
         (["digits", *SMALL, "--rotation", "best"], "unknown rotation 'best'"),
         (["digits", "--family", "cnn", "--shape", "1x4x4", "--networks", "16"], "expected 1x4x4"),
         (["digits", "--family", "mlp", "--shape", "9", "--networks", "16"], "expected 9"),
@@ -133,7 +133,7 @@ def test_training_on_rotated_data_samples_in_the_space_of_the_data(
 def test_a_rotated_run_is_resumed(command: Sads, tmp_path: Path) -> None:
     arguments = ["mlp", DATA, *TINY, "--rotation", "min"]
     command.succeed("train", *arguments, "--out", "whole")
-    command.succeed("train", *arguments, "--out", "part", "--iterations", "3")
+    command.succeed("train", *changed(arguments, "--iterations", 3), "--out", "part")
     kept = (tmp_path / "part/rotation.safetensors").read_bytes()
     command.succeed("train", *arguments, "--out", "part", "--resume")
     assert same_weights(tmp_path / "whole", tmp_path / "part")
@@ -160,7 +160,7 @@ def test_rotations_that_do_not_fit_leave_no_trace(
     geometry = sads.estimate_geometry(sads.family("cnn", (1, 3, 3)), 16)
     geometry.save("g.safetensors")
     sads.rotation(geometry, torch.randn(4, 9), "min").save("w.safetensors")
-    assert words in command.fail("train", "mlp", DATA, *TINY, "--out", "run", *arguments)
+    assert words in command.fail("train", "mlp", DATA, *TRAINING, "--out", "run", *arguments)
     assert not list((tmp_path / "run").glob("*"))
 
 

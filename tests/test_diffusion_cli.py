@@ -17,7 +17,7 @@ from PIL import Image
 
 import sads
 from cases import read_tensors
-from commands import Sads
+from commands import Sads, changed
 from sads import table1
 from sads.data.spec import fresh_seed, read_data, sphere_directions
 from sads.families import training_column
@@ -155,7 +155,8 @@ def test_defaults_are_those_of_table_1(command: Sads) -> None:
 def test_a_run_is_not_overwritten_and_resumes_to_the_bit(command: Sads, tmp_path: Path) -> None:
     command.succeed("train", "mlp", DATA, *TINY, "--out", "whole")
     short = [*TINY, "--out", "run"]
-    command.succeed("train", "mlp", DATA, *short, "--iterations", 4, "--checkpoint-every", 3)
+    shorter = changed(short, "--iterations", 4)
+    command.succeed("train", "mlp", DATA, *shorter, "--checkpoint-every", 3)
     assert (
         "already holds a run (checkpoint.safetensors); continue it with --resume"
         in command.fail("train", "mlp", DATA, *short)
@@ -163,11 +164,11 @@ def test_a_run_is_not_overwritten_and_resumes_to_the_bit(command: Sads, tmp_path
     command.succeed("train", "mlp", DATA, *short, "--resume")
     assert same_weights(tmp_path / "whole", tmp_path / "run")
     arguments = ["train", "mlp", DATA, *short, "--resume"]
-    assert "has 6 updates" in command.fail(*arguments, "--iterations", 5)
+    assert "has 6 updates" in command.fail(*changed(arguments, "--iterations", 5))
     wider = ["width=9" if word.startswith("width=") else word for word in map(str, arguments)]
     assert wider != arguments
     assert "another family" in command.fail(*wider)
-    assert "another options" in command.fail(*arguments, "--learning-rate", 1)
+    assert "another options" in command.fail(*changed(arguments, "--learning-rate", 1))
     assert "another data" in command.fail(*arguments[:2], "rank-one:dct:6", *short, "--resume")
     assert json.loads((tmp_path / "run/run.json").read_text())["status"] == "finished"
     (tmp_path / "run/checkpoint.safetensors").write_bytes(b"half a file")
@@ -176,7 +177,8 @@ def test_a_run_is_not_overwritten_and_resumes_to_the_bit(command: Sads, tmp_path
 
 
 def test_divergence_is_one_line_and_keeps_the_checkpoint(command: Sads) -> None:
-    arguments = [*TINY, "--learning-rate", 1e30, "--checkpoint-every", 1, "--out", "run"]
+    faster = changed(TINY, "--learning-rate", 1e30)
+    arguments = [*faster, "--checkpoint-every", 1, "--out", "run"]
     assert "lower the learning rate" in command.fail("train", "mlp", DATA, *arguments)
     tensors, _ = read_tensors("run/checkpoint.safetensors", "sads-checkpoint")
     assert len(tensors["losses"]) >= 1
@@ -285,9 +287,7 @@ def test_ctrl_c_says_how_to_continue(tmp_path: Path) -> None:
         "train",
         "mlp",
         DATA,
-        *TINY,
-        "--iterations",
-        "10000000",
+        *map(str, changed(TINY, "--iterations", 10_000_000)),
         "--checkpoint-every",
         "2",
         "--out",

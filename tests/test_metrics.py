@@ -271,3 +271,16 @@ NAN[3, 0, 0, 0] = math.nan
 def test_what_is_refused(call, message):
     with pytest.raises(InvalidArgumentError, match=message):
         call()
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("count", [40, 25])
+def test_samples_of_a_model_that_diverged_do_not_overflow(count: int) -> None:
+    """Distances scale with the samples, also where squares in single precision are infinite."""
+    generator = torch.Generator().manual_seed(0)
+    x, y = (torch.randn(n, 1, 3, 3, generator=generator) for n in (40, count))
+    expected = sads.sliced_wasserstein(x, y, seed=1).sw2.value
+    scale = 2.0**100  # of which nothing is lost in rounding
+    assert sads.sliced_wasserstein(scale * x, scale * y, seed=1).sw2.value == pytest.approx(
+        scale * expected, rel=1e-5
+    )

@@ -36,7 +36,7 @@ _WORDS: dict[Any, str] = {
     Callable: "a function",
     os.PathLike: "a path",
 }
-_OWN_WORDS = ("shape", "family")  # which `whole_numbers` and `as_family` refuse, and help more
+_OWN_WORDS = ("shape", "family", "tolerance")  # which are refused in words that help more
 _PLURALS = {int: "whole numbers", float: "finite numbers", str: "texts"}
 _SOURCES = {  # where to get one
     "Geometry": "a geometry (see sads.estimate_geometry, sads.load_geometry)",

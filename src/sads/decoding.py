@@ -27,13 +27,17 @@ def decode(kind: type[Kind], content: Any) -> Kind:
 
     A class with a `parse` method may also be given as the text that it parses.
     """
-    value: Kind = _decode(kind, content, kind.__name__)
+    value: Kind = _decode(kind, content, _name(kind))
     return value
+
+
+def _name(kind: type) -> str:
+    return kind.__name__.lstrip("_")
 
 
 def decode_known(kind: type[Kind], content: Any) -> Kind:
     """As `decode`, of what perhaps a newer sads wrote: keys that are not known are left out."""
-    _expect(isinstance(content, dict), kind.__name__, "an object", content)
+    _expect(isinstance(content, dict), _name(kind), "an object", content)
     names = {field.name for field in dataclasses.fields(kind)}  # type: ignore[arg-type]
     return decode(kind, {name: value for name, value in content.items() if name in names})
 

@@ -9,6 +9,7 @@ import typer
 
 import sads
 from sads.cli.folders import finish, new_folder
+from sads.cli.given import refuse_given
 from sads.cli.interrupts import command_line
 from sads.cli.options import (
     AsJson,
@@ -31,7 +32,7 @@ from sads.cli.printing import (
     print_written,
     working,
 )
-from sads.cli.reading import announce, estimate, read_dataset, read_family
+from sads.cli.reading import OF_A_FILE, announce, estimate, read_dataset, read_family
 from sads.cli.report import REPORT, add_report
 from sads.errors import InvalidArgumentError
 from sads.estimates import Estimate
@@ -104,8 +105,8 @@ def align(
     kind = Kind.parse(rotation)  # before any work is done
     if (family is None) == (geometry is None):
         raise InvalidArgumentError("give either --family NAME or --geometry FILE, and not both")
-    if geometry is not None and (shape or option):
-        raise InvalidArgumentError("--shape and --option go with --family; a geometry has its own")
+    if geometry is not None:
+        refuse_given(OF_A_FILE, "shape", "option", "networks")
     folder = new_folder(out, f"align-{Path(data).stem or 'data'}", FILES)
     known = None if geometry is None else sads.load_geometry(geometry)
     networks_of = None if family is None else read_family(family, shape, option)

@@ -9,6 +9,7 @@ import typer
 
 import sads
 from sads.cli.folders import finish, new_folder
+from sads.cli.given import refuse_given
 from sads.cli.interrupts import command_line
 from sads.cli.options import AsJson, NetworkOptions, Networks, NewFolder, Seed, Shape
 from sads.cli.printing import print_line, print_summary, print_table, print_written
@@ -30,6 +31,7 @@ EXAMPLES = """
 
 - `sads compare iddpm cnn mlp --shape 1x8x8 --networks 512`
 """
+MOST_COMPARED = 12
 FILES = ("comparison.json", "comparison.png")
 
 
@@ -62,13 +64,18 @@ def compare(
 
     if len(sources) < 2:
         raise InvalidArgumentError(f"a comparison takes two or more, got only {sources[0]}")
-    if (shape is not None or option) and all(map(_is_file, sources)):
+    if len(sources) > MOST_COMPARED:
         raise InvalidArgumentError(
-            "--shape and -o are for families, and only files are compared: leave them out"
+            f"a comparison takes at most {MOST_COMPARED}, or nobody can see anything in its "
+            f"picture, got {len(sources)}: compare fewer at a time"
+        )
+    if all(map(_is_file, sources)):
+        refuse_given(
+            "are for families, and only files are compared", "shape", "option", "networks", "seed"
         )
     folder = new_folder(out, "compare", FILES)
     geometries = [
-        read_geometry(source, None if _is_file(source) else shape, option, networks, seed, as_json)
+        read_geometry(source, shape, option, networks, seed, as_json, beside_families=True)
         for source in sources
     ]
     names = [_name(source) for source in sources]

@@ -9,6 +9,7 @@ import typer
 
 import sads
 from sads.cli.folders import finish, new_folder
+from sads.cli.given import refuse_given
 from sads.cli.interrupts import command_line
 from sads.cli.options import AsJson, DataArgument, Layout, Networks, Resize, Seed, ValueRange
 from sads.cli.printing import print_line, print_note, print_table, print_written, working
@@ -107,6 +108,8 @@ def evaluate(
     path = samples / "samples.npz" if samples.is_dir() else samples
     if not anatomy and not (geometry is None and factory is None):
         raise InvalidArgumentError("--geometry and --family are for --anatomy, which is not given")
+    if not anatomy or geometry is not None:
+        refuse_given("for --anatomy without --geometry", "networks")
     y = read_samples(path)
     drawn = read_drawn(path, factory) if anatomy else None
     shape = tuple(y.shape[1:])

@@ -75,7 +75,7 @@ Schedule = Annotated[
         "scheduler beside a model of diffusers, or linear."
     ),
 ]
-Seed = Annotated[int, typer.Option(help="Seed of all random numbers.", min=0)]
+Seed = Annotated[int, typer.Option(help="Seed of all random numbers.", min=0, max=2**64 - 1)]
 Shape = Annotated[
     str | None, typer.Option(help="Shape of the data, such as 1x16x16; else the preset's.")
 ]

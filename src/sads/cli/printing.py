@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import TypeVar
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 from rich.text import Text
 
@@ -129,6 +128,14 @@ def progress_bar(unit: str, text: str, quiet: bool) -> Iterator[Bar | None]:
     if quiet or not messages.is_terminal:
         yield None
         return
+    from rich.progress import (
+        BarColumn,
+        MofNCompleteColumn,
+        Progress,
+        TextColumn,
+        TimeRemainingColumn,
+    )
+
     columns = (
         BarColumn(),
         MofNCompleteColumn(),

@@ -5,6 +5,7 @@ import math
 from typing import TYPE_CHECKING, Any
 
 import sads
+from sads.cli.given import refuse_given
 from sads.cli.printing import print_note, progress_bar
 from sads.cli.user_code import read_object
 from sads.errors import InvalidArgumentError, SadsError, describe_failure, printable
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from sads.geometry.result import Geometry
     from sads.probes import Probe
 
+OF_A_FILE = "for families, and a geometry that is read from a file has its own"
 RESERVED = ("name", "shape", "prediction", "schedule")  # of sads.family, not of a network
 
 
@@ -74,9 +76,12 @@ def read_geometry(
     seed: int,
     quiet: bool,
     estimator: str = "auto",
+    beside_families: bool = False,
 ) -> "Geometry":
-    """A geometry from a file, or estimated for a family."""
+    """A geometry from a file, or estimated for a family; what a file has no use for is refused."""
     if source.endswith(".safetensors"):
+        if not beside_families:
+            refuse_given(OF_A_FILE, "shape", "option", "networks")
         return sads.load_geometry(source)
     return estimate(read_family(source, shape, options), networks, seed, quiet, estimator)
 

@@ -15,6 +15,7 @@ import sads
 import sads.cli
 from sads.cli import folders
 from sads.cli.failures import explain
+from sads.cli.given import remember_given
 from sads.cli.interrupts import Interrupted, command_line
 from sads.cli.printing import console, print_error
 from sads.errors import InvalidArgumentError, SadsError
@@ -49,6 +50,7 @@ class _Command(TyperCommand):
             if once and sum(o is option for o in given) > 1 and not ctx.resilient_parsing:
                 names = "/".join([*option.opts, *option.secondary_opts])
                 raise InvalidArgumentError(f"{names} is given twice; leave one of them out")
+        remember_given(option.name for option in given)
         return super().parse_args(ctx, args)
 
 

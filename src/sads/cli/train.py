@@ -10,6 +10,7 @@ import typer
 
 import sads
 from sads.cli.folders import claim_folder, refuse_existing
+from sads.cli.given import refuse_given
 from sads.cli.interrupts import Interrupted, command_line
 from sads.cli.options import (
     AsJson,
@@ -142,6 +143,8 @@ def train(
     check_run_folder(out, resume)
     if geometry is not None and rotation is None:
         raise InvalidArgumentError("--geometry is for --rotation, which is not given; add it")
+    if rotation is None or geometry is not None:
+        refuse_given("for a --rotation without --geometry", "networks")
     if skip not in (None, "gaussian"):
         raise InvalidArgumentError(f"unknown skip {skip!r}; write --skip gaussian, or leave it out")
     score_family = read_family(family, shape, option, prediction, schedule)

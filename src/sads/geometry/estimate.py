@@ -28,7 +28,7 @@ import torch
 from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from sads.arguments import as_tensor, check_count, check_number, check_seed
+from sads.arguments import as_tensor, check_count, check_number, check_seed, shown
 from sads.checked import checked
 from sads.environment import (
     available_memory,
@@ -452,7 +452,7 @@ def _check_arguments(
 ) -> None:
     if num_networks is not None and tolerance is not None:
         raise InvalidArgumentError(
-            f"got both {num_networks} networks and a tolerance of {tolerance}; give one of them"
+            f"got both {num_networks} networks and a tolerance of {shown(tolerance)}; give one"
         )
     counts = {"num_networks": num_networks, "max_networks": max_networks, "batch_size": batch_size}
     for name, value in counts.items():

@@ -34,6 +34,7 @@ from sads.seeds import seed_sequence
 from sads.table1 import PROJECTIONS_PER_DIMENSION
 from sads.threads import map_on_cores
 
+LARGEST_SINGLE = 1e15  # above which squares of float32 may overflow (a model that diverged)
 CHUNK_BYTES = 2**24  # of projected samples, in each thread: smaller ones slow the matrix product
 
 Array = NDArray[np.floating]
@@ -415,5 +416,6 @@ def _samples(x: Tensor, name: str) -> tuple[Tensor, torch.Size]:
         raise InvalidArgumentError(
             f"{name} has {bad} of {len(x)} samples with NaN or infinity: did the model diverge?"
         )
-    dtype = torch.float64 if x.dtype == torch.float64 else torch.float32
+    large = float(x.abs().max()) > LARGEST_SINGLE
+    dtype = torch.float64 if x.dtype == torch.float64 or large else torch.float32
     return x.flatten(1).to(dtype).contiguous(), x.shape[1:]

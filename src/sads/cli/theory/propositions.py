@@ -8,6 +8,7 @@ import typer
 
 import sads
 from sads.cli.folders import new_folder
+from sads.cli.given import refuse_given
 from sads.cli.options import AsJson, NetworkOptions, Networks, NewFolder, Seed, Shape
 from sads.cli.reading import read_geometry
 from sads.cli.theory.output import files_of, show_result
@@ -61,6 +62,7 @@ def run(
 
     folder = new_folder(out, "propositions", files_of("propositions"))
     if geometry is None:
+        refuse_given("for a family, and none is given", "shape", "option")
         results = [_test_example(example, networks, seed) for example in examples()]
     else:
         estimate = read_geometry(geometry, shape, option, networks, seed, as_json, "outer-product")
