@@ -116,6 +116,8 @@ MISUSE: list[tuple[list[str], str]] = [
     (["reproduce", "fig1", "--ray", "x:1", "--cpus", "inf"], "more than 0 CPUs"),
     (["reproduce", "fig1", "--ray", "x:1", "--workers", "2"], "--workers are processes here"),
     (["compare", "a.safetensors", "b.safetensors", "-o", "depth=3"], "are for families"),
+    (["compare", "atlas/sd15.json", "atlas/sdxl.json"], "not the geometry: give the .safetensors"),
+    (["compare", "atlas:sd15", "atlas:dit-xl-2"], "different shapes do not compare: atlas:sd15 is"),
     (["align", "digits", "--family", "cnn", "--samples", "0"], POSITIVE),
     (
         ["train", "mlp", ONE, "--out", "r", "--iterations", "-1"],

@@ -12,7 +12,7 @@ from sads.cli.folders import finish, new_folder
 from sads.cli.interrupts import command_line
 from sads.cli.options import AsJson, NetworkOptions, Networks, NewFolder, Seed, Shape
 from sads.cli.printing import print_line, print_table, print_written
-from sads.cli.reading import read_geometry
+from sads.cli.reading import estimate, read_geometry_or_family
 from sads.errors import InvalidArgumentError
 from sads.tables import Row, column
 
@@ -57,6 +57,7 @@ def compare(
     `comparison.json` and `comparison.png`.
     """
     from sads.files import to_json, write_json
+    from sads.geometry.compare import check_shapes
     from sads.plots.compare import plot_comparison
     from sads.plots.style import save
 
@@ -67,11 +68,16 @@ def compare(
             "--shape and -o are for families, and only files are compared: leave them out"
         )
     folder = new_folder(out, "compare", FILES)
-    geometries = [
-        read_geometry(source, None if _is_file(source) else shape, option, networks, seed, as_json)
+    names = [_name(source) for source in sources]
+    found = [
+        read_geometry_or_family(source, None if _is_file(source) else shape, option)
         for source in sources
     ]
-    names = [_name(source) for source in sources]
+    check_shapes([one.shape for one in found], names)  # before anything is estimated
+    geometries = [
+        one if isinstance(one, sads.Geometry) else estimate(one, networks, seed, as_json)
+        for one in found
+    ]
     result = sads.compare(*geometries, names=names, directions=directions)
     summary = ComparisonSummary(
         command=command_line(),

@@ -77,9 +77,25 @@ def read_geometry(
     file: bool = False,
 ) -> "Geometry":
     """A geometry from a file, or estimated for a family."""
+    found = read_geometry_or_family(source, shape, options, file)
+    if isinstance(found, sads.Geometry):
+        return found
+    return estimate(found, networks, seed, quiet, estimator)
+
+
+def read_geometry_or_family(
+    source: str, shape: str | None, options: list[str] | None, file: bool = False
+) -> "Geometry | ScoreFamily":
+    """A geometry from a file, or the family for which one is to be estimated."""
     if file or source.endswith(".safetensors"):
         return sads.load_geometry(source)
-    return estimate(read_family(source, shape, options), networks, seed, quiet, estimator)
+    if source.endswith((".json", ".npz")) and "diffusers:" not in source:
+        raise InvalidArgumentError(
+            f"{printable(source)} holds numbers and pictures of a geometry, not the geometry: give "
+            "the .safetensors of it (of an entry of the atlas: work/NAME.safetensors, or "
+            "atlas:NAME to estimate it)"
+        )
+    return read_family(source, shape, options)
 
 
 def estimate(

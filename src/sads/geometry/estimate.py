@@ -337,7 +337,10 @@ def _without_matrix(
         known = replace(known, estimator="exact")
     identity = {name: getattr(known, name) for name in PARTIAL_IDENTITY}
     identity |= {"seed": seed, "first_network": first_network, "networks": num_networks}
-    identity |= {"finders": FINDERS, "measured": None if measure is None else tensor_digest(measure)}
+    identity |= {
+        "finders": FINDERS,
+        "measured": None if measure is None else tensor_digest(measure),
+    }
     passes = Passes(
         estimator,
         estimator.family.shape,
