@@ -188,16 +188,28 @@ def test_levels_are_those_of_the_scheduler_itself(tmp_path: Path) -> None:
 
 HUNYUAN = {
     "_class_name": "HunyuanDiT2DModel",
-    **{"num_attention_heads": 2, "attention_head_dim": 16, "in_channels": 4, "patch_size": 2},
-    **{"sample_size": 8, "hidden_size": 32, "num_layers": 2, "cross_attention_dim": 16},
-    **{"cross_attention_dim_t5": 16, "pooled_projection_dim": 16, "text_len": 4, "text_len_t5": 4},
+    "num_attention_heads": 2,
+    "attention_head_dim": 16,
+    "in_channels": 4,
+    "patch_size": 2,
+    "sample_size": 8,
+    "hidden_size": 32,
+    "num_layers": 2,
+    "cross_attention_dim": 16,
+    "cross_attention_dim_t5": 16,
+    "pooled_projection_dim": 16,
+    "text_len": 4,
+    "text_len_t5": 4,
 }
 VIDEO = {
     "_class_name": "UNet3DConditionModel",
-    **{"sample_size": 8, "block_out_channels": [32, 64], "layers_per_block": 1},
+    "sample_size": 8,
+    "block_out_channels": [32, 64],
+    "layers_per_block": 1,
     "down_block_types": ["CrossAttnDownBlock3D", "DownBlock3D"],
     "up_block_types": ["UpBlock3D", "CrossAttnUpBlock3D"],
-    **{"cross_attention_dim": 16, "attention_head_dim": 8},
+    "cross_attention_dim": 16,
+    "attention_head_dim": 8,
 }
 
 

@@ -297,7 +297,7 @@ def _check_on_meta(family: ScoreFamily, settings: _Settings) -> None:
     except Exception as error:
         raise NetworkError(
             f"{family.name} cannot be evaluated for data of {format_shape(family.shape)}"
-            f"{_reason(network.model, family.shape, settings.call, error)}"
+            f"{_reason(network.get_submodule('model'), family.shape, settings.call, error)}"
         ) from error
     returned = tuple(output.shape)
     if returned == (1, *family.shape):

@@ -13,7 +13,7 @@ from sads.cli.given import refuse_given
 from sads.cli.interrupts import command_line
 from sads.cli.options import AsJson, NetworkOptions, Networks, NewFolder, Seed, Shape
 from sads.cli.printing import print_line, print_summary, print_table, print_written
-from sads.cli.reading import read_geometry
+from sads.cli.reading import estimate, read_geometry_or_family
 from sads.errors import InvalidArgumentError
 from sads.tables import Row, titled
 
@@ -59,6 +59,7 @@ def compare(
     `comparison.json` and `comparison.png`.
     """
     from sads.files import write_json
+    from sads.geometry.compare import check_shapes
     from sads.plots.compare import plot_comparison
     from sads.plots.style import save
 
@@ -74,11 +75,16 @@ def compare(
             "are for families, and only files are compared", "shape", "option", "networks", "seed"
         )
     folder = new_folder(out, "compare", FILES)
-    geometries = [
-        read_geometry(source, shape, option, networks, seed, as_json, beside_families=True)
+    names = [_name(source) for source in sources]
+    found = [
+        read_geometry_or_family(source, None if _is_file(source) else shape, option)
         for source in sources
     ]
-    names = [_name(source) for source in sources]
+    check_shapes([one.shape for one in found], names)  # before anything is estimated
+    geometries = [
+        one if isinstance(one, sads.Geometry) else estimate(one, networks, seed, as_json)
+        for one in found
+    ]
     result = sads.compare(*geometries, names=names, directions=directions)
     summary = ComparisonSummary(
         command=command_line(),

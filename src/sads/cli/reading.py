@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from sads.geometry.result import Geometry
     from sads.probes import Probe
 
+GEOMETRY = ".safetensors"  # how the name of a file that holds one ends
 OF_A_FILE = "for families, and a geometry that is read from a file has its own"
 RESERVED = ("name", "shape", "prediction", "schedule")  # of sads.family, not of a network
 
@@ -76,14 +77,29 @@ def read_geometry(
     seed: int,
     quiet: bool,
     estimator: str = "auto",
-    beside_families: bool = False,
 ) -> "Geometry":
     """A geometry from a file, or estimated for a family; what a file has no use for is refused."""
-    if source.endswith(".safetensors"):
-        if not beside_families:
-            refuse_given(OF_A_FILE, "shape", "option", "networks")
+    if source.endswith(GEOMETRY):
+        refuse_given(OF_A_FILE, "shape", "option", "networks")
+    found = read_geometry_or_family(source, shape, options)
+    if isinstance(found, sads.Geometry):
+        return found
+    return estimate(found, networks, seed, quiet, estimator)
+
+
+def read_geometry_or_family(
+    source: str, shape: str | None, options: list[str] | None
+) -> "Geometry | ScoreFamily":
+    """A geometry from a file, or the family for which one is to be estimated."""
+    if source.endswith(GEOMETRY):
         return sads.load_geometry(source)
-    return estimate(read_family(source, shape, options), networks, seed, quiet, estimator)
+    if source.endswith((".json", ".npz")) and "diffusers:" not in source:
+        raise InvalidArgumentError(
+            f"{printable(source)} holds numbers and pictures of a geometry, not the geometry: give "
+            "the .safetensors of it (of an entry of the atlas: work/NAME.safetensors, or "
+            "atlas:NAME to estimate it)"
+        )
+    return read_family(source, shape, options)
 
 
 def estimate(

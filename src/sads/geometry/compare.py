@@ -243,6 +243,17 @@ def _questions(pair: Pair) -> list[EndAngles | Difference]:
     return [pair.avoided, pair.preferred, *pair.differences]
 
 
+def check_shapes(shapes: Sequence[tuple[int, ...]], names: Sequence[str]) -> None:
+    """Refuse to compare geometries of different shapes, which may not be estimated yet."""
+    for name, shape in zip(names, shapes, strict=True):
+        if shape != shapes[0]:
+            raise InvalidArgumentError(
+                f"geometries of different shapes do not compare: {names[0]} is "
+                f"{format_shape(shapes[0])}, {name} is {format_shape(shape)}; estimate both for "
+                "one shape (--shape)"
+            )
+
+
 def _checked(geometries: Sequence[Geometry], names: Sequence[str] | None) -> tuple[str, ...]:
     for geometry in geometries:
         check_type(geometry, Geometry, "what is compared", "give geometries of one shape")
@@ -257,13 +268,8 @@ def _checked(geometries: Sequence[Geometry], names: Sequence[str] | None) -> tup
                 f"got {len(names)} names for {len(geometries)} geometries; give one for each"
             )
         called = [str(name) for name in names]
+    check_shapes([geometry.shape for geometry in geometries], called)
     for name, geometry in zip(called, geometries, strict=True):
-        if geometry.shape != geometries[0].shape:
-            raise InvalidArgumentError(
-                f"geometries of different shapes do not compare: {called[0]} is "
-                f"{format_shape(geometries[0].shape)}, {name} is {format_shape(geometry.shape)}; "
-                "estimate both for one shape (--shape)"
-            )
         if geometry.matrix_free:
             raise InvalidArgumentError(
                 f"{name} is kept without a matrix, and its directions between the ends are not "
