@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from sads.errors import NotKeptError
-from sads.estimates import Estimates, batch_error, batch_mean, positive_errors
+from sads.estimates import Estimate, Estimates, batch_error, batch_mean, positive_errors
 from sads.files import tensor_digest
 from sads.geometry.end import End
 from sads.geometry.energies import KEPT, single_coefficient
@@ -135,6 +135,31 @@ class MatrixFree:
         if self.ends is None:
             self._refuse("its ends: they need 16 networks or more, estimated in one piece")
         return self.ends.end(self.lift, self.shape, side, count)
+
+    def basis_bound(self, side: str) -> Estimate:
+        """A bound of the outermost eigenvalue by one vector of a basis, `v^T G v`.
+
+        It is less tight than that of a direction that was found, but its error is known where that
+        of the latter is not: few networks decide the energy of what is nearly invisible to most of
+        them. The vector is the outermost one of those batches that found the ends, and is judged
+        by the others, so that the choice does not bias it.
+        """
+        ends = self.ends
+        if ends is None:
+            self._refuse("its ends: they need 16 networks or more, estimated in one piece")
+        first = len(self.counts) - len(ends.counts)  # of the judges
+        sign = 1.0 if side == "preferred" else -1.0
+        chosen: tuple[float, Tensor] | None = None
+        for energies in self.energies.values():
+            flat = energies.flatten(1)
+            found = sign * batch_mean(flat[: first or 1], self.counts[: first or 1])
+            place = int(found.argmin())
+            if chosen is None or float(found[place]) < chosen[0]:
+                chosen = float(found[place]), flat[first:, place]
+        assert chosen is not None  # pixels are always there
+        mean = batch_mean(chosen[1], ends.counts)
+        error = positive_errors(mean, batch_error(chosen[1], ends.counts))
+        return Estimate(float(mean), float(error))
 
     def whitened_error(self) -> NoReturn:
         self._refuse("its whitened error, but the error of every energy")
