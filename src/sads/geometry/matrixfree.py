@@ -6,6 +6,7 @@ of the data that were measured; and the directions at both ends with their certi
 makes one. What cannot be answered from these is refused (`NotKeptError`).
 """
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, NoReturn
@@ -141,25 +142,24 @@ class MatrixFree:
 
         It is less tight than that of a direction that was found, but its error is known where that
         of the latter is not: few networks decide the energy of what is nearly invisible to most of
-        them. The vector is the outermost one of those batches that found the ends, and is judged
-        by the others, so that the choice does not bias it.
+        them. Of every basis the vector is the outermost one of those batches that found the ends,
+        and is judged by the others, so that the choice does not bias it. The tightest of these
+        (three at most) whose error is known is returned.
         """
         ends = self.ends
         if ends is None:
             self._refuse("its ends: they need 16 networks or more, estimated in one piece")
         first = len(self.counts) - len(ends.counts)  # of the judges
         sign = 1.0 if side == "preferred" else -1.0
-        chosen: tuple[float, Tensor] | None = None
+        bounds = []
         for energies in self.energies.values():
             flat = energies.flatten(1)
             found = sign * batch_mean(flat[: first or 1], self.counts[: first or 1])
-            place = int(found.argmin())
-            if chosen is None or float(found[place]) < chosen[0]:
-                chosen = float(found[place]), flat[first:, place]
-        assert chosen is not None  # pixels are always there
-        mean = batch_mean(chosen[1], ends.counts)
-        error = positive_errors(mean, batch_error(chosen[1], ends.counts))
-        return Estimate(float(mean), float(error))
+            judged = flat[first:, int(found.argmin())]
+            mean = batch_mean(judged, ends.counts)
+            error = positive_errors(mean, batch_error(judged, ends.counts))
+            bounds.append(Estimate(float(mean), float(error)))
+        return min(bounds, key=lambda bound: (not math.isfinite(bound.error), sign * bound))
 
     def whitened_error(self) -> NoReturn:
         self._refuse("its whitened error, but the error of every energy")
