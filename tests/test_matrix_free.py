@@ -129,6 +129,24 @@ def test_both_ends_are_those_of_matrices_and_their_certificates_hold(both, name)
         torch.testing.assert_close(end.energies.values, energies, rtol=1e-4, atol=1e-7 * top)
 
 
+def test_a_basis_vector_bounds_what_has_no_known_error(both):
+    """The vector of every basis is chosen by finders and judged by the others."""
+    dense, free = both("iddpm")
+    finders, judges = finders_and_judges(dense)
+    for side, pick, best in (("avoided", torch.argmax, max), ("preferred", torch.argmin, min)):
+        bounds = []
+        for name in ("canonical", "dct", "haar"):
+            vectors = sads.basis(name, dense.shape).vectors.flatten(1)
+            found, judged = (((vectors @ m) * vectors).sum(dim=1) for m in (finders, judges))
+            bounds.append(float(judged[pick(found)]))
+        bound = free.moments.basis_bound(side)
+        assert math.isclose(bound, best(bounds), rel_tol=1e-4)
+        assert math.isfinite(bound.error)
+        truth = dense.end(side).energies[0]
+        inside = bound - truth if side == "preferred" else truth - bound
+        assert inside >= -3 * bound.error
+
+
 def test_bounds_hold_for_the_truth_and_errors_cover():
     """Against a geometry of many more networks: inequalities for its eigenvalues, in every seed."""
     family = sads.family("cnn", shape=(1, 8, 8), channels=8)

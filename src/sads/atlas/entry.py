@@ -22,6 +22,7 @@ from sads.decoding import decode
 from sads.errors import DataError, printable
 from sads.estimates import Estimate
 from sads.files import ANYTHING_WRONG, replacing, write_json
+from sads.geometry.matrixfree import MatrixFree
 from sads.geometry.profile import Profile, border_profile, frequency_profile
 from sads.geometry.result import Geometry
 from sads.untrusted import first_line, read_json
@@ -131,7 +132,7 @@ def describe(
         border=_curve(border_profile(geometry)),
         avoided=_look(ends["avoided"][1][0]),
         preferred=_look(ends["preferred"][1][0]),
-        notes=geometry.provenance.notes,
+        notes=(*geometry.provenance.notes, *_bound_notes(geometry)),
         versions=geometry.provenance.versions,
         command=command,
         processor_seconds=geometry.provenance.processor_seconds,
@@ -174,9 +175,12 @@ def _array(path: Path, name: str) -> Tensor:
 
 def _end(geometry: Geometry, side: str) -> tuple[Estimate, Tensor]:
     """The outermost eigenvalue, or its bound, and some directions of one end: (k, *spatial)."""
-    if geometry.matrix_free:
+    if isinstance(geometry.moments, MatrixFree):
         end = geometry.end(side, SHOWN)
-        return end.bounds[0], torch.stack([_strongest(v) for v in end.vectors])
+        vectors = torch.stack([_strongest(v) for v in end.vectors])
+        if math.isfinite(end.bounds[0].error):
+            return end.bounds[0], vectors
+        return geometry.moments.basis_bound(side), vectors
     directions, copies = geometry.directions(), geometry.lift.groups
     count = min(SHOWN, geometry.lift.size)
     ranks = [i * copies for i in range(count)]
@@ -184,6 +188,23 @@ def _end(geometry: Geometry, side: str) -> tuple[Estimate, Tensor]:
         ranks = [-1 - rank for rank in ranks]
     vectors = torch.stack([_strongest(v) for v in directions.select(ranks)])
     return directions.eigenvalue(ranks[0]), vectors
+
+
+def _bound_notes(geometry: Geometry) -> list[str]:
+    """Which bounds are those of basis vectors, as what was found has no known error."""
+    if not isinstance(geometry.moments, MatrixFree):
+        return []
+    notes = []
+    for side, least in (("avoided", "at least"), ("preferred", "at most")):
+        found = geometry.end(side, 1).bounds[0]
+        if not math.isfinite(found.error):
+            known = geometry.moments.basis_bound(side)
+            notes.append(
+                f"the energy of the most {side} direction that was found, {float(found):.2g}, has "
+                f"no known error: that the eigenvalue is {least} {known} is known from a vector of "
+                "a basis"
+            )
+    return notes
 
 
 def _strongest(vector: Tensor) -> Tensor:

@@ -6,6 +6,7 @@ of the data that were measured; and the directions at both ends with their certi
 makes one. What cannot be answered from these is refused (`NotKeptError`).
 """
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, NoReturn
@@ -14,7 +15,7 @@ import torch
 from torch import Tensor
 
 from sads.errors import NotKeptError
-from sads.estimates import Estimates, batch_error, batch_mean, positive_errors
+from sads.estimates import Estimate, Estimates, batch_error, batch_mean, positive_errors
 from sads.files import tensor_digest
 from sads.geometry.end import End
 from sads.geometry.energies import KEPT, single_coefficient
@@ -135,6 +136,30 @@ class MatrixFree:
         if self.ends is None:
             self._refuse("its ends: they need 16 networks or more, estimated in one piece")
         return self.ends.end(self.lift, self.shape, side, count)
+
+    def basis_bound(self, side: str) -> Estimate:
+        """A bound of the outermost eigenvalue by one vector of a basis, `v^T G v`.
+
+        It is less tight than that of a direction that was found, but its error is known where that
+        of the latter is not: few networks decide the energy of what is nearly invisible to most of
+        them. Of every basis the vector is the outermost one of those batches that found the ends,
+        and is judged by the others, so that the choice does not bias it. The tightest of these
+        (three at most) whose error is known is returned.
+        """
+        ends = self.ends
+        if ends is None:
+            self._refuse("its ends: they need 16 networks or more, estimated in one piece")
+        first = len(self.counts) - len(ends.counts)  # of the judges
+        sign = 1.0 if side == "preferred" else -1.0
+        bounds = []
+        for energies in self.energies.values():
+            flat = energies.flatten(1)
+            found = sign * batch_mean(flat[: first or 1], self.counts[: first or 1])
+            judged = flat[first:, int(found.argmin())]
+            mean = batch_mean(judged, ends.counts)
+            error = positive_errors(mean, batch_error(judged, ends.counts))
+            bounds.append(Estimate(float(mean), float(error)))
+        return min(bounds, key=lambda bound: (not math.isfinite(bound.error), sign * bound))
 
     def whitened_error(self) -> NoReturn:
         self._refuse("its whitened error, but the error of every energy")
