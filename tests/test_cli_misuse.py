@@ -169,6 +169,8 @@ MISUSE: list[tuple[list[str], str]] = [
     (["evaluate", "samples.npz", ONE, "--test-samples", "0"], POSITIVE),
     (["reproduce", "fig1", "--workers", "0"], "give at least 1 worker, got 0"),
     (["reproduce", "fig1", "--seeds", "-1"], "give at least 1 seed, got -1"),
+    (["reproduce", "fig8", "--seeds", "1000000000000"], "seeds are more than the 1,024 that"),
+    (["reproduce", "fig1", "--workers", "1000000000"], "workers are more than the 1,024 that"),
     (["theory", "theorem1", "--eigenvalues", "nan"], "must be a list of finite numbers"),
     (["theory", "theorem1", "--steps", "0"], "give at least 1 step"),
     (

@@ -24,6 +24,8 @@ from sads.experiments.store import MARK, Store
 from sads.experiments.sweep import RayCluster, Watch, connect, prepare_geometry, sweep
 from sads.tables import titles
 
+MOST_ASKED = 1024  # seeds of a cell, or workers on one machine
+
 
 @dataclass(frozen=True)
 class Request:
@@ -54,6 +56,10 @@ class Request:
         for what, count in (("worker", self.num_workers), ("seed", self.num_seeds)):
             if count is not None and count < 1:
                 raise InvalidArgumentError(f"give at least 1 {what}, got {count}")
+            if count is not None and count > MOST_ASKED:
+                raise InvalidArgumentError(
+                    f"{count:,} {what}s are more than the {MOST_ASKED:,} that we run; give fewer"
+                )
 
     @property
     def folder(self) -> Path:
