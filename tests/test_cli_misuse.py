@@ -142,7 +142,7 @@ MISUSE: list[tuple[list[str], str]] = [
     (["atlas", "--page", "--out", "folder"], "there is nothing of the atlas in folder"),
     (["evaluate", "samples.npz", ONE, "--anatomy"], "there is no model.safetensors beside"),
     (["compare", "atlas/sd15.json", "atlas/sdxl.json"], "not the geometry: give the .safetensors"),
-    (["compare", "atlas:sd15", "atlas:dit-xl-2"], "different shapes do not compare: atlas:sd15 is"),
+    (["compare", "atlas:ddpm-cifar10-32", "dit"], "different shapes do not compare: atlas:"),
     (["align", "digits", "--family", "cnn", "--samples", "0"], POSITIVE),
     (
         ["train", "mlp", ONE, "--out", "r", "--iterations", "-1"],
