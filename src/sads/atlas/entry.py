@@ -89,6 +89,11 @@ class Entry:
         """The mean eigenvalue."""
         return self.trace / math.prod(self.shape)
 
+    @property
+    def bounded(self) -> bool:
+        """Whether there is no matrix: the largest may be larger, the smallest smaller."""
+        return self.effective_rank is None
+
 
 @dataclass(frozen=True, eq=False)
 class Directions:

@@ -22,6 +22,10 @@ from sads.tables import Row, markdown, titled
 PICTURE = "atlas.png"
 KINDS = ("U-Net", "transformer")
 FALLING = -0.5  # rank correlation from which on energy is said to fall with frequency
+BOUNDED = (
+    " Where there is no effective rank there is no matrix either, and eigenvalues are bounds: the "
+    "largest is at least that, the smallest at most."
+)
 
 
 @dataclass(frozen=True)
@@ -180,7 +184,8 @@ def write_page(folder: Path, entries: Sequence[Entry], command: str) -> Path:
         "Eigenvalues are of the networks drawn so far: with few of them, the smallest come out too "
         "small and the largest too large (the errors say how much where they are known; where they "
         "are not, curves are pale). An eigenvalue of 0 is not resolved: it is below 10⁻¹² of the "
-        "largest, by rounding or for want of networks, and its direction is not known.",
+        "largest, by rounding or for want of networks, and its direction is not known."
+        + (BOUNDED if any(entry.bounded for entry in entries) else ""),
         "",
         "## What distinguishes U-Nets from transformers",
         "",

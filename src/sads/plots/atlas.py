@@ -13,6 +13,7 @@ from sads.atlas.entry import Curve, Directions, Entry
 from sads.plots.style import GREY, INK, as_text, frame, styled, subplots
 
 UNETS = ("#0b3c6f", "#2563a8", "#4f93d2", "#8fc1ea", "#2a9d8f", "#6b7f99")
+GAP = 0.25  # between the places of two numbers that no line connects
 WINDOW = 10  # pixels of a side that are shown larger
 TRANSFORMERS = ("#b3400a", "#e07b1a", "#f2b134", "#a3315f", "#d46a8c")
 
@@ -50,8 +51,9 @@ def plot_portrait(entry: Entry, directions: Directions) -> Figure:
                 _image(place, image)
             else:
                 _unresolved(place)
-        places[0].set_title(f"most avoided, {_times(entry.largest / entry.mean)}", fontsize=8)
-        places[-1].set_title(f"most preferred, {_times(entry.smallest / entry.mean)}", fontsize=8)
+        largest, smallest = _eigenvalues(entry)
+        places[0].set_title(f"most avoided, {largest} mean", fontsize=8)
+        places[-1].set_title(f"most preferred, {smallest} mean", fontsize=8)
         middle = axes[count]
         _draw(middle, entry.frequency, UNETS[1], "-", entry.title)
         middle.axhline(1, color=GREY, lw=0.8, ls=":")
@@ -84,8 +86,8 @@ def _show_directions(
             fontsize=7.5,
             color=colors[entry.name],
         )
-        column[0].set_xlabel(f"$\\lambda$ = {_short(entry.largest / entry.mean)}", fontsize=7)
-        column[1].set_xlabel(f"$\\lambda$ = {_short(entry.smallest / entry.mean)}", fontsize=7)
+        for place, eigenvalue in zip(column, _eigenvalues(entry), strict=True):
+            place.set_xlabel(eigenvalue, fontsize=7)
     axes[0, 0].set_ylabel("most avoided")
     axes[1, 0].set_ylabel("most preferred")
 
@@ -121,7 +123,9 @@ def _unresolved(axes: Axes) -> None:
 
 def _draw(axes: Axes, curve: Curve, color: str, style: object, label: str) -> None:
     places, values, errors = (np.array(x, dtype=float) for x in vars(curve).values())
-    positive = values > 0
+    gaps = np.flatnonzero(np.diff(places) > GAP) + 1  # between the ends of what has no matrix
+    places, values, errors = (np.insert(x, gaps, np.nan) for x in (places, values, errors))
+    positive = ~(values <= 0)
     places, values, errors = places[positive], values[positive], errors[positive]
     sure = np.isfinite(errors)
     known = np.where(sure, errors, 0.0)
@@ -157,9 +161,13 @@ def _count(parameters: int) -> str:
     return f"{parameters / 1e9:.1f} B" if parameters >= 1e9 else f"{parameters / 1e6:.0f} M"
 
 
-def _times(value: float) -> str:
-    """An eigenvalue in units of the mean one."""
-    return f"$\\lambda$ = {_short(value)} mean"
+def _eigenvalues(entry: Entry) -> tuple[str, str]:
+    """The largest and the smallest in units of the mean one, or what bounds them."""
+    least, most = ("\\geq", "\\leq") if entry.bounded else ("=", "=")
+    return (
+        f"$\\lambda {least}$ {_short(entry.largest / entry.mean)}",
+        f"$\\lambda {most}$ {_short(entry.smallest / entry.mean)}",
+    )
 
 
 def _short(value: float) -> str:
