@@ -258,7 +258,7 @@ def test_the_last_level_is_moved_to_noise_alone_as_diffusers_does(
     [
         ({"name": "flow"}, "cannot be moved"),
         ({"name": "cosine", "num_levels": 1}, "cannot be moved"),
-        ({"zero_snr": "yes"}, "give True or False"),
+        ({"zero_snr": "yes"}, "must be True or False"),
     ],
 )
 def test_levels_that_cannot_end_at_noise_alone_are_refused(options: Any, message: str) -> None:

@@ -13,7 +13,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 import sads
-from commands import Sads
+from commands import Sads, changed
 from sads.cpu import layers_name
 from sads.data.spec import DataSpec
 from sads.diffusion import skip as skips
@@ -509,10 +509,10 @@ def test_commands_refuse_what_cannot_be(command: Sads) -> None:
         "train", "mlp", "digits", *RUN, "--skip", "linear"
     )
     np.savez("one.npz", images=np.full((9, 4, 4), 0.5, dtype=np.float32))
-    wrong = ["--skip", "gaussian", "--batch-size", 1]
-    assert "constant" in command.fail("train", "mlp", "one.npz", *RUN, *wrong)
+    wrong = [*changed(RUN, "--batch-size", 1), "--skip", "gaussian"]
+    assert "constant" in command.fail("train", "mlp", "one.npz", *wrong)
     np.savez("single.npz", images=np.random.default_rng(0).random((1, 4, 4), dtype=np.float32))
-    assert "a single sample" in command.fail("train", "mlp", "single.npz", *RUN, *wrong)
+    assert "a single sample" in command.fail("train", "mlp", "single.npz", *wrong)
     assert not Path("run/checkpoint.safetensors").exists()
     ScoreModel(sads.family("mlp", (1, 4, 4)), sads.family("mlp", (1, 4, 4)).build()).save(
         "model.safetensors"

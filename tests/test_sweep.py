@@ -225,6 +225,7 @@ def test_no_cluster_answers():
         connect(RayCluster("127.0.0.1:1"))
 
 
+NICENESS = "RAY_worker_niceness"
 OF_ITS_OWN = "SADS_RAY_TESTS"  # set in the process that Ray has for itself
 
 
@@ -248,7 +249,7 @@ class TestRay:
     @pytest.fixture(scope="class")
     def nodes(self):
         os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
-        os.environ["RAY_worker_niceness"] = "0"  # with Ray's 15 its tasks wait for all other tests
+        os.environ[NICENESS] = "0"  # with Ray's 15 its tasks would wait for all other tests
         os.environ["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] = "0"  # see `connect`
         ray = pytest.importorskip("ray")
         from ray.cluster_utils import Cluster as LocalCluster

@@ -88,8 +88,6 @@ class Schedule:
             )
         check_number("the shift of a flow", self.shift, 0)
         check_number("sigma_data", self.sigma_data, 0)
-        if not isinstance(self.zero_snr, bool):
-            raise InvalidArgumentError(f"zero_snr is {self.zero_snr!r}; give True or False")
         if self.zero_snr and (self.name not in PRESERVING or self.num_levels < 2):
             raise InvalidArgumentError(
                 f"a {self.name} schedule of {self.num_levels} levels cannot be moved to end at "

@@ -452,7 +452,8 @@ def _check_arguments(
 ) -> None:
     if num_networks is not None and tolerance is not None:
         raise InvalidArgumentError(
-            f"got both {num_networks} networks and a tolerance of {shown(tolerance)}; give one"
+            f"got both {num_networks} networks and a tolerance of {shown(tolerance)}; "
+            "give one of them"
         )
     counts = {"num_networks": num_networks, "max_networks": max_networks, "batch_size": batch_size}
     for name, value in counts.items():
