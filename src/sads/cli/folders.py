@@ -162,7 +162,10 @@ def _is_free(folder: Path, names: tuple[str, ...], shared: bool) -> bool:
 
 
 def _claim(folder: Path) -> _Claim:
-    """Make a folder if need be, check that it can be written to, and lock it."""
+    """Make a folder if need be, lock it, and check that it can be written to.
+
+    Only who has the lock writes to a folder or removes it.
+    """
     from sads.files import check_folder, clear_leftovers
 
     if _is_there(folder) and not folder.is_dir():
@@ -172,17 +175,20 @@ def _claim(folder: Path) -> _Claim:
     while True:
         claim = _Claim(folder, made=_make(folder))
         try:
-            check_folder(folder)
             claim.lock = _lock(folder)
             if claim.lock is None or os.path.samestat(os.fstat(claim.lock), os.stat(folder)):
+                check_folder(folder)
                 clear_leftovers(folder)
                 return claim
         except FileNotFoundError:  # its maker has just removed it again
             pass
+        except BusyError:  # whoever has locked it writes to it: it is not ours to remove
+            raise
         except BaseException:
             claim.let_go()
             raise
-        claim.let_go()
+        if claim.lock is not None:
+            os.close(claim.lock)  # what is there now was made by somebody else
 
 
 def _make(folder: Path) -> list[Path]:
@@ -212,7 +218,10 @@ def _lock(folder: Path) -> int | None:
     """A lock on a folder itself: no file is left behind, whatever happens."""
     if fcntl is None:
         return None
-    handle = os.open(folder, os.O_RDONLY)
+    try:
+        handle = os.open(folder, os.O_RDONLY)
+    except PermissionError:  # `check_folder` says it
+        return None
     try:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError as error:
