@@ -18,10 +18,12 @@ import sys
 import time
 from collections.abc import Callable
 
+import sads  # before PyTorch, whose threads do not spin then, as in our commands
+
+# isort: split
 import torch
 from torch import Tensor
 
-import sads
 from sads.environment import peak_memory, usable_dtype
 from sads.geometry.streaming import Streamed, StreamedNetwork
 from sads.seeds import numpy_stream

@@ -11,9 +11,9 @@ from torch import Tensor, nn
 
 import sads
 from cases import FAMILIES, small_family
-from sads.cpu.uniform import can_draw
+from sads.cpu import random
+from sads.cpu.random import can_draw
 from sads.errors import NotEnoughMemoryError
-from sads.geometry import streams
 from sads.geometry.drawing import Initialiser
 from sads.geometry.memory import BASE
 from sads.geometry.recording import named_tensors
@@ -450,12 +450,15 @@ def test_numbers_are_the_same_to_the_bit_without_a_compiler(monkeypatch):
             super().__init__()
             self.a, self.b = nn.Linear(3, 5), nn.Linear(1001, 67, bias=False)
             self.c = nn.Parameter(nn.init.uniform_(torch.empty(13), 0.0, 2.0))
-            self.d, self.e = nn.Embedding(5, 3), nn.Linear(7, 1)
+            self.d, self.e = nn.Embedding(50001, 3), nn.Linear(7, 1)
+            self.f = nn.Linear(2048, 2048)  # of several pieces
+            self.g = nn.Parameter(torch.empty(9, 4))
+            nn.init.normal_(self.g, 1.0, 2.0)
 
     drawn = Initialiser(Odd).draw([numpy_stream(1, 2)])
     streamed = Streamed(Odd)
     for in_c in (True, False):
-        monkeypatch.setattr(streams, "can_draw", lambda in_c=in_c: in_c and can_draw())
+        monkeypatch.setattr(random, "can_draw", lambda in_c=in_c: in_c and can_draw())
         (stream,) = streamed.draw([numpy_stream(1, 2)])
         for name in ["e.weight", "c", "b.weight", "d.weight", *streamed.recipes, "a.weight"]:
             numbers = torch.empty(streamed.recipes[name].numel)
@@ -464,3 +467,13 @@ def test_numbers_are_the_same_to_the_bit_without_a_compiler(monkeypatch):
             half = torch.empty(len(numbers), dtype=torch.bfloat16)
             stream.fill(name, half)
             assert torch.equal(half, numbers.bfloat16()), (name, in_c)
+
+
+def test_normal_numbers_are_numpys_to_the_bit():
+    ours, numpys = numpy_stream(3), numpy_stream(3)
+    for size in (1, 2, 3, 5_000_001):  # with a half of a word left over, or not
+        numbers = torch.empty(size)
+        random.draw_normal(ours.bit_generator, numbers)
+        assert np.array_equal(numbers.numpy(), numpys.standard_normal(size, dtype=np.float32))
+    assert ours.random() == numpys.random()
+    assert random._normal_is_numpys()

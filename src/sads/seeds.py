@@ -17,6 +17,11 @@ def derive_seed(*key: int | str) -> int:
     return int.from_bytes(hashlib.sha256(text).digest()[:8], "little")
 
 
+def following(seed: int, i: int = 1) -> int:
+    """The seed that is i above another; after the largest one of 64 bits comes 0."""
+    return (seed + i) % 2**64
+
+
 def torch_stream(*key: int | str) -> torch.Generator:
     """PyTorch's generator with the seed of a key."""
     return torch.Generator().manual_seed(derive_seed(*key))

@@ -17,7 +17,7 @@ from sads.files import digest
 from sads.private import NotPrivateError, cache_folder, private_folder, read_private, write_private
 
 NAME = "sads-cpu-1"  # raise the number whenever `kernels.c` or `layers.py` give other numbers
-SOURCES = tuple(Path(__file__).with_name(name) for name in ("kernels.c", "uniform.c"))
+SOURCES = tuple(Path(__file__).with_name(name) for name in ("kernels.c", "random.c"))
 FLAGS = ("-O3", "-funroll-loops", "-march=native", "-std=gnu11", "-shared", "-fPIC")
 
 
@@ -42,8 +42,10 @@ def library() -> ctypes.CDLL:
     loaded.weight_gradient.argtypes = [p, n, p, n, p, n, n, n, n, n]
     loaded.norm_silu.argtypes = [*[p] * 5, n, n, n, n, ctypes.c_float]
     loaded.norm_silu_gradient.argtypes = [*[p] * 8, n, n, n, n]
-    loaded.skip_words.argtypes = [p, n]
+    loaded.survey.argtypes = [p, n, p]
     loaded.draw_uniform.argtypes = [p, n, n, ctypes.c_float, p]
+    loaded.draw_normal.argtypes = [p, n, p]
+    loaded.prepare_normal()
     return loaded
 
 

@@ -12,11 +12,10 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from sads.cpu.random import ODD
 from sads.files import digest
 from sads.geometry.laws import NORMAL, TRUNCATED, UNIFORM, Law, truncated_normal
 from sads.geometry.recording import Recording, build_network, named_tensors, record
-
-ODD = np.uint64(0x0001_0001_0001_0001)
 
 
 class Blueprint:

@@ -4,8 +4,8 @@ The module's parameters are on PyTorch's device `meta`: they have shapes and no 
 network is evaluated, every function of PyTorch that is given such a parameter gets its numbers
 instead (`substitution`), and they are let go when the function returns. It does not matter whether
 a parameter belongs to a layer, is used by itself, by several layers (tied weights) or several
-times: whoever asks for it gets the same numbers, drawn again (`streams`). Another thread draws
-ahead, as soon as the order in which parameters are used is known (`supply`).
+times: whoever asks for it gets the same numbers, drawn again (`streams`). As soon as the order in
+which parameters are used is known, all threads draw those of some layers, then compute (`supply`).
 """
 
 import copy

@@ -1,26 +1,28 @@
 """The numbers of one network: any parameter, at any time, as often as it is wanted.
 
 A network's numbers come from one random stream (`drawing`), in the order of its parameters; the
-order of its layers may be another. So the state of the generator is kept where a parameter begins,
-and numbers in between are skipped: the weights are those that `Initialiser.draw` gives, to the
-bit.
+order of its layers may be another. So a generator first runs through the stream, which takes a
+third of the time of drawing, and its state is kept where pieces of parameters begin. From there any
+piece can be drawn, by any thread: the weights are those that `Initialiser.draw` gives, to the bit.
 """
 
 import math
+import threading
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from sads.cpu.uniform import can_draw, draw_uniform, skip_words
-from sads.geometry.drawing import ODD, uniform_scale
+from sads.cpu.random import Survey, draw_normal
+from sads.geometry.drawing import uniform_scale
 from sads.geometry.laws import NORMAL, TRUNCATED, UNIFORM, Recipe, Step, truncated_normal
 
-WORDS = 1 << 14  # of 64 bits that NumPy draws at a time: they stay in the processor's cache
+PIECE = 1 << 20  # numbers that one thread draws at a time
 
 
 @dataclass(frozen=True)
@@ -32,23 +34,25 @@ class Places:
     """
 
     uniform: Mapping[tuple[str, int], int]  # (parameter, number of the step) to its first entry
-    starts: Sequence[int]  # words in which a uniform parameter begins, and their end; ascending
-    others: Sequence[tuple[str, int]]
+    starts: Sequence[int]  # words in which a piece begins, and the end of all; ascending
+    others: Mapping[tuple[str, int], int]  # which of the steps that are not uniform it is
 
 
 def find_places(recipes: Mapping[str, Recipe]) -> Places:
     uniform: dict[tuple[str, int], int] = {}
-    others: list[tuple[str, int]] = []
+    others: dict[tuple[str, int], int] = {}
+    starts: set[int] = set()
     position = 0
     for name, recipe in recipes.items():
         for number, step in enumerate(recipe.steps):
             if step.op == UNIFORM:
                 uniform[name, number] = position
-                position += math.prod(step.size)
+                end = position + math.prod(step.size)
+                starts.update(range(position // 4, end // 4, PIECE // 4))
+                position = end
             elif step.op in (NORMAL, TRUNCATED):
-                others.append((name, number))
-    starts = sorted({entry // 4 for entry in uniform.values()} | {-(-position // 4)})
-    return Places(uniform, starts, others)
+                others[name, number] = len(others)
+    return Places(uniform, sorted({0, *starts, -(-position // 4)}), others)
 
 
 class NetworkStream:
@@ -56,15 +60,24 @@ class NetworkStream:
 
     def __init__(self, recipes: Mapping[str, Recipe], places: Places, stream: np.random.Generator):
         self.recipes, self._places, self._stream = recipes, places, stream
-        self._in_c = isinstance(stream.bit_generator, np.random.SFC64) and can_draw()
         self.moves: dict[str, Callable[[Tensor], Tensor]] = {}  # what is done to some parameters
-        self._word = 0  # that the generator gives next, where uniform entries are drawn
-        self._words = [0]  # where its state is known
-        self._states = [stream.bit_generator.state]
+        self._lock = threading.Lock()  # of the generator and what is known of it
+        self._known: Survey | None = None
         self._other_states: list[Any] = []  # before each step that is not uniform
 
     def fill(self, name: str, out: Tensor) -> None:
         """Write a parameter into (numel,) memory, on any device and in any precision."""
+        for task in self.tasks(name, out):
+            task()
+
+    def tasks(self, name: str, out: Tensor) -> list[Callable[[], None]]:
+        """What together fills a parameter's memory; each can be done by any thread."""
+        recipe = self.recipes[name]
+        if name in self.moves or not _is_uniform(recipe):
+            return [partial(self._fill_moved, name, out)]
+        return self._pieces(out, self._places.uniform[name, 0], *recipe.steps[0].args)
+
+    def _fill_moved(self, name: str, out: Tensor) -> None:
         self._fill(name, out)
         if name in self.moves:
             weight = out.view(self.recipes[name].shape)
@@ -75,144 +88,98 @@ class NetworkStream:
         if recipe.value is not None:
             out.copy_(recipe.value.reshape(-1))
             return
-        steps = recipe.steps
-        plain = len(steps) == 1 and steps[0].op == UNIFORM and steps[0].covers(recipe.numel)
-        if out.dtype != torch.float32 and not plain:
+        if out.dtype != torch.float32 and not _is_uniform(recipe):
             exact = torch.empty(out.shape, device=out.device)
             self._fill(name, exact)
             out.copy_(exact)  # the numbers of single precision, rounded
             return
-        if not steps[0].covers(recipe.numel):
+        if not recipe.steps[0].covers(recipe.numel):
             out.zero_()
-        for number, step in enumerate(steps):
+        for number, step in enumerate(recipe.steps):
             offset = out.storage_offset() + step.offset
             view = out.as_strided(step.size, step.stride, offset)
             if step.op == UNIFORM:
-                self._uniform(view, self._places.uniform[name, number], *step.args)
+                self._fill_uniform(view, self._places.uniform[name, number], *step.args)
             elif step.op in (NORMAL, TRUNCATED):
-                index = self._places.others.index((name, number))
-                self._seek_other(index)
-                _sequential(self._stream, step, view)
-                self._leave_other(index)
+                self._fill_other(view, self._places.others[name, number], step)
             else:
                 getattr(view, step.op)(*step.args)
 
-    def _uniform(self, view: Tensor, entry: int, low: float, high: float) -> None:
-        """Entries from number `entry` on, as `Initialiser` draws them."""
-        self._seek(entry // 4)
-        flat = view.view(-1) if view.is_contiguous() else torch.empty(view.numel())
-        done, skip = 0, entry % 4
-        pieces = flat.device.type == "cpu" and not (self._in_c and flat.dtype == torch.float32)
-        words = WORDS if pieces else -(-(len(flat) + skip) // 4)
-        while done < len(flat):
-            part = flat[done : done + 4 * words - skip]
-            numbers = part
-            if part.dtype != torch.float32:
-                numbers = torch.empty(len(part), device=part.device)
-            self._odd_numbers(numbers, skip, uniform_scale(low, high))
-            if low != -high:
-                numbers.add_((low + high) / 2)
-            if numbers is not part:
-                part.copy_(numbers)
-            done, skip = done + len(part), 0
+    def _fill_uniform(self, view: Tensor, entry: int, low: float, high: float) -> None:
+        flat = view.view(-1) if view.is_contiguous() else view.new_empty(view.numel())
+        for piece in self._pieces(flat, entry, low, high):
+            piece()
         if flat.data_ptr() != view.data_ptr():
             view.copy_(flat.view(view.shape))
 
-    def _odd_numbers(self, out: Tensor, skip: int, scale: float) -> None:
-        """The next odd numbers times a scale into (n,) memory, from number `skip` of a word on."""
-        words = -(-(len(out) + skip) // 4)
-        if not self._in_c or out.device.type != "cpu":
-            bits = torch.from_numpy(self._raw(words).view(np.int16))[skip:]
-            out.copy_(bits[: len(out)]).mul_(scale)
-            return
-        done = 0
-        for stop in self._stops(self._word + words):
-            part = out[done : done + 4 * (stop - self._word) - skip]
-            draw_uniform(self._stream.bit_generator, skip, scale, part)
-            self._arrive(stop)
-            done, skip = done + len(part), 0
+    def _pieces(
+        self, flat: Tensor, entry: int, low: float, high: float
+    ) -> list[Callable[[], None]]:
+        """Pieces of uniform entries from number `entry` of the stream on."""
+        starts, end = self._places.starts, entry + len(flat)
+        pieces: list[Callable[[], None]] = []
+        for i in range(bisect_right(starts, entry // 4) - 1, bisect_left(starts, -(-end // 4))):
+            first, last = max(entry, 4 * starts[i]), min(end, 4 * starts[i + 1])
+            part, skip = flat[first - entry : last - entry], first - 4 * starts[i]
+            pieces.append(partial(self._fill_piece, part, i, skip, low, high))
+        return pieces
 
-    def _raw(self, count: int) -> Any:
-        """Words from the generator; its state is kept where a parameter begins."""
-        parts = []
-        for stop in self._stops(self._word + count):
-            parts.append(self._stream.bit_generator.random_raw(stop - self._word))
-            self._arrive(stop)
-        bits = parts[0] if len(parts) == 1 else np.concatenate(parts)
-        return np.bitwise_or(bits, ODD, out=bits)
+    def _fill_piece(self, out: Tensor, i: int, skip: int, low: float, high: float) -> None:
+        """Uniform entries from number `skip` of a piece on, as `Initialiser` draws them."""
+        exact = out if out.dtype == torch.float32 else torch.empty(out.shape, device=out.device)
+        if self._known is None:
+            with self._lock:
+                self._survey()
+        self._survey().draw_uniform(i, skip, uniform_scale(low, high), exact)
+        if low != -high:
+            exact.add_((low + high) / 2)
+        if exact is not out:
+            out.copy_(exact)
 
-    def _seek(self, word: int) -> None:
-        """Bring the generator to a word, from the nearest state before it that is known."""
-        if word != self._word:
-            nearest = bisect_right(self._words, word) - 1
-            self._stream.bit_generator.state = self._states[nearest]
-            self._word = self._words[nearest]
-        for stop in self._stops(word):
-            if self._in_c:
-                skip_words(self._stream.bit_generator, stop - self._word)
-            else:
-                self._stream.bit_generator.random_raw(stop - self._word, output=False)
-            self._arrive(stop)
+    def _survey(self) -> Survey:
+        """Where pieces begin; the generator is brought to what is not uniform."""
+        if self._known is None:
+            self._known = Survey(self._stream.bit_generator, self._places.starts)
+            self._other_states = [self._stream.bit_generator.state]
+        return self._known
 
-    def _stops(self, end: int) -> list[int]:
-        """`end`, and the words before it in which parameters begin."""
-        starts = self._places.starts
-        first, last = bisect_right(starts, self._word), bisect_left(starts, end)
-        return [*starts[first:last], end] if end > self._word else []
+    def _fill_other(self, view: Tensor, index: int, step: Step) -> None:
+        """The numbers of a step that is not uniform: those before it are drawn, too."""
+        with self._lock:
+            self._survey()
+            steps = list(self._places.others)
+            for i in range(len(self._other_states) - 1, index):
+                name, number = steps[i]
+                self._draw_other(i, self.recipes[name].steps[number], None)
+            self._draw_other(index, step, view)
 
-    def _arrive(self, word: int) -> None:
-        self._word = word
-        at = bisect_left(self._words, word)
-        known = at < len(self._words) and self._words[at] == word
-        starts = self._places.starts
-        place = bisect_left(starts, word)
-        if not known and place < len(starts) and starts[place] == word:
-            self._words.insert(at, word)
-            self._states.insert(at, self._stream.bit_generator.state)
-
-    def _seek_other(self, index: int) -> None:
-        """Bring the generator to the beginning of a step that is not uniform."""
-        if not self._other_states:
-            self._seek(self._places.starts[-1])
-            self._other_states.append(self._stream.bit_generator.state)
-        self._stream.bit_generator.state = self._other_states[min(index, self._known_others)]
-        while self._known_others < index:
-            name, number = self._places.others[self._known_others]
-            _sequential(self._stream, self.recipes[name].steps[number], None)
-            self._leave_other(self._known_others)
-        self._word = -1  # not in the part of the stream with uniform entries
-
-    def _leave_other(self, index: int) -> None:
-        """Keep the state after a step, where the next one begins."""
-        if index == self._known_others:
+    def _draw_other(self, index: int, step: Step, view: Tensor | None) -> None:
+        self._stream.bit_generator.state = self._other_states[index]
+        _draw_in_turn(self._stream, step, view)
+        if index == len(self._other_states) - 1:
             self._other_states.append(self._stream.bit_generator.state)
 
-    @property
-    def _known_others(self) -> int:
-        return len(self._other_states) - 1
+
+def _is_uniform(recipe: Recipe) -> bool:
+    """Are all entries of a parameter uniform, in the order of its memory?"""
+    steps = recipe.steps
+    is_one = recipe.value is None and len(steps) == 1
+    return is_one and steps[0].op == UNIFORM and steps[0].covers(recipe.numel)
 
 
-def _sequential(stream: np.random.Generator, step: Step, view: Tensor | None) -> None:
-    """Draw the numbers of a step, a piece at a time, and write them if there is a view."""
-    count = math.prod(step.size)
-    whole = None if view is None else torch.empty(count)
-    if view is not None and view.is_contiguous() and view.device.type == "cpu":
-        whole = view.view(-1)
-    for start in range(0, count, 4 * WORDS):
-        size = min(4 * WORDS, count - start)
-        piece = (
-            stream.standard_normal(size, dtype=np.float32)
-            if step.op == NORMAL
-            else truncated_normal(stream.random(size), *step.args)
-        )
-        if whole is not None:
-            whole[start : start + size] = torch.from_numpy(piece)
-    if view is None or whole is None:
-        return
-    if whole.data_ptr() != view.data_ptr():
-        view.copy_(whole.view(view.shape))
+def _draw_in_turn(stream: np.random.Generator, step: Step, view: Tensor | None) -> None:
+    """Draw the numbers of a step that is not uniform, and write them if there is a view."""
+    is_memory = view is not None and view.is_contiguous() and view.device.type == "cpu"
+    flat = view.view(-1) if view is not None and is_memory else torch.empty(math.prod(step.size))
     if step.op == NORMAL:
+        draw_normal(stream.bit_generator, flat)
         mean, deviation = step.args
-        view.mul_(deviation)
+        flat.mul_(deviation)
         if mean:
-            view.add_(mean)
+            flat.add_(mean)
+    else:
+        for part in flat.split(PIECE):
+            numbers = truncated_normal(stream.random(len(part)), *step.args)
+            part.copy_(torch.from_numpy(numbers))
+    if view is not None and not is_memory:
+        view.copy_(flat.view(view.shape))

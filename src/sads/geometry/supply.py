@@ -1,17 +1,17 @@
-"""Weights in the order in which layers ask for them, drawn ahead by another thread."""
+"""Weights in the order in which layers ask for them, drawn some layers ahead."""
 
 import threading
 from collections import deque
-from collections.abc import Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 
 import torch
 from torch import Tensor
 
-from sads.geometry.streams import NetworkStream
+from sads.geometry.streams import PIECE, NetworkStream
 
-AHEAD_BYTES = 64 << 20  # of weights that wait for their layer; at least one parameter does
+AHEAD_BYTES = 96 << 20  # of weights that are drawn together; at least one parameter is
 SMALL = 1 << 14  # entries; parameters up to this size stay until the network is done
 
 
@@ -66,41 +66,40 @@ class Memory:
 
 
 class Supply:
-    """Parameters in the order in which they are asked for, drawn ahead by another thread."""
+    """Parameters in the order in which they are asked for.
+
+    When one is asked for that is not there, those that come after it are drawn as well, by all
+    threads; then layers compute, on all threads, until these are used up. To draw while a layer
+    computes would take one of its threads, for which the others wait.
+    """
 
     def __init__(
         self,
         stream: NetworkStream,
         expected: Sequence[str],
         memory: Memory,
-        worker: ThreadPoolExecutor,
+        helpers: ThreadPoolExecutor,
+        threads: int,
     ):
         self.used: list[str] = []
-        self._stream, self._memory, self._worker = stream, memory, worker
+        self._stream, self._memory = stream, memory
+        self._helpers, self._threads = helpers, threads
         self._expected = deque(expected)
-        self._waiting: deque[tuple[str, Future[Tensor]]] = deque()
-        self._waiting_numel = 0
+        self._drawn: deque[tuple[str, Tensor]] = deque()  # and not yet asked for
         self._small: dict[str, Tensor] = {}
-        self._look_ahead()
 
     def take(self, name: str) -> Tensor:
         """(numel,) numbers of a parameter."""
         if name in self._small:
             return self._small[name]
         self.used.append(name)
-        if self._waiting and self._waiting[0][0] != name:  # another way through the network
+        if self._expected_next() != name:  # another way through the network
             self._expected.clear()
-            while self._waiting:
-                _, drawn = self._waiting.popleft()
-                if not drawn.cancel():
-                    self._memory.give_back(drawn.result())
-        if self._waiting:
-            _, drawn = self._waiting.popleft()
-            self._waiting_numel -= self._numel(name)
-            numbers = drawn.result()
-            self._look_ahead()
-        else:
-            numbers = self._worker.submit(self._draw, name).result()
+            while self._drawn:
+                self._memory.give_back(self._drawn.popleft()[1])
+        if not self._drawn:
+            self._draw(name)
+        _, numbers = self._drawn.popleft()
         if len(numbers) <= SMALL:
             self._small[name] = numbers.clone()
             self._memory.give_back(numbers)
@@ -112,39 +111,54 @@ class Supply:
         if name not in self._small:
             self._memory.give_back(numbers)
 
-    def close(self) -> None:
-        for _, drawn in self._waiting:
-            if not drawn.cancel():
-                with suppress(Exception):
-                    self._memory.give_back(drawn.result())
+    def _expected_next(self) -> str | None:
+        if self._drawn:
+            return self._drawn[0][0]
+        return self._expected[0] if self._expected else None
 
-    def _look_ahead(self) -> None:
+    def _draw(self, name: str) -> None:
+        """Draw a parameter, and those that are expected after it."""
+        names, numel = [name], self._numel(name)
+        if self._expected:
+            self._expected.popleft()  # the same
         most = AHEAD_BYTES // self._memory.itemsize
         while self._expected:
-            numel = self._numel(self._expected[0])
-            if self._waiting and self._waiting_numel + numel > most:
-                return
-            name = self._expected.popleft()
-            self._waiting.append((name, self._worker.submit(self._draw, name)))
-            self._waiting_numel += numel
+            more = self._numel(self._expected[0])
+            if more > SMALL and numel + more > most:
+                break
+            names.append(self._expected.popleft())
+            numel += more
+        self._drawn.extend((n, self._memory.take(self._numel(n))) for n in names)
+        parts = [self._stream.tasks(n, memory) for n, memory in self._drawn]
+        parts.sort(key=len)  # what cannot be divided begins first
+        waiting = deque(task for tasks in parts for task in tasks)
+        helpers = self._threads - 1 if numel > PIECE else 0
+        helping = [self._helpers.submit(_work_through, waiting) for _ in range(helpers)]
+        _work_through(waiting)
+        for helper in helping:
+            helper.result()
 
     def _numel(self, name: str) -> int:
         return self._stream.recipes[name].numel
 
-    def _draw(self, name: str) -> Tensor:
-        memory = self._memory.take(self._numel(name))
-        self._stream.fill(name, memory)
-        return memory
+
+def _work_through(tasks: deque[Callable[[], None]]) -> None:
+    """Do what nobody else does, until nothing is left."""
+    while True:
+        try:
+            task = tasks.popleft()
+        except IndexError:
+            return
+        task()
 
 
 @contextmanager
 def drawing_ahead(
     stream: NetworkStream, expected: Sequence[str], memory: Memory
 ) -> Iterator[Supply]:
-    with ThreadPoolExecutor(1, initializer=torch.set_num_threads, initargs=(1,)) as worker:
-        supply = Supply(stream, expected, memory, worker)
+    threads = torch.get_num_threads()
+    with ThreadPoolExecutor(threads, initializer=torch.set_num_threads, initargs=(1,)) as helpers:
         try:
-            yield supply
+            yield Supply(stream, expected, memory, helpers, threads)
         finally:
-            supply.close()
             memory.clear()

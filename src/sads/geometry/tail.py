@@ -23,6 +23,7 @@ import torch
 from torch import Tensor, nn
 
 from sads.families import ScoreFamily
+from sads.seeds import following
 
 MAX_PASSES = 2
 SECONDS = 60.0  # for reading off gains and skips that change with the level
@@ -172,7 +173,7 @@ def _at_level(tried: _Probe, index: Tensor, passes: int, level: int, seed: int) 
     """The scale of every pass, and that of the input, (m + 1,), by least squares."""
     generator = torch.Generator().manual_seed(seed)
     sent, result, x = tried.run(
-        lambda z: torch.randn(z.shape, generator=generator), level, seed=seed + 2
+        lambda z: torch.randn(z.shape, generator=generator), level, seed=following(seed, 2)
     )
     parts = [part.flatten()[index].double() for part in sent.chunk(passes)]
     columns = torch.stack([*parts, x.double()], dim=1)  # (D, m + 1)
