@@ -137,8 +137,8 @@ def test_an_entry_without_a_matrix_has_the_same_curves(tiny: None, tmp_path: Pat
     """As that of ddpm-256, whose factor would have 65,536 rows."""
     family = sads.family("atlas:tiny")
     whole, free = (sads.estimate_geometry(family, 32, matrix_free=m) for m in (False, True))
-    dense, _ = entry.describe(TINY, whole, 1, 1, "")
-    made, directions = entry.describe(TINY, free, 1, 1, "")
+    dense, _ = entry.describe(TINY, whole, 1, "")
+    made, directions = entry.describe(TINY, free, 1, "")
     assert made.effective_rank is None
     for curve in ("frequency", "border"):
         ours, theirs = getattr(made, curve), getattr(dense, curve)
@@ -164,6 +164,10 @@ def test_what_the_page_says_follows_from_the_numbers(tiny: None, tmp_path: Path)
 def test_bad_input_is_one_line(tiny: None, command: Sads, tmp_path: Path) -> None:
     assert "has no network 'sd16'" in command.fail("atlas", "sd16")
     assert "nothing of the atlas" in command.fail("atlas", "--page", "--out", "nowhere")
+    assert "compute nothing" in command.fail("atlas", "--page", "--networks", 2)
+    assert "compute nothing" in command.fail("atlas", "--list", "--networks", 2)
+    assert "draws all that is there" in command.fail("atlas", "tiny", "--page")
+    assert "ask for less" in command.fail("atlas", "tiny", "--networks", 10**13)
     (tmp_path / "b").mkdir()
     (tmp_path / "b" / "tiny.json").write_text('{"name": 3}')
     assert "not an entry of the atlas" in command.fail("atlas", "--page", "--out", "b")

@@ -91,7 +91,7 @@ def atlas(
     folder = tmp_path_factory.mktemp("atlas")
     for name, geometry in {"one": color, "two": dit}.items():
         preset = Preset(name, f"{name} {HOSTILE}", "U-Net", geometry.shape, "M", {}, {}, "S", 64)
-        save(*describe(preset, geometry, 10**6, 10**9, "sads atlas"), folder)
+        save(*describe(preset, geometry, 10**6, "sads atlas"), folder)
     return folder
 
 

@@ -5,6 +5,7 @@ geometry that holds fewer networks than are asked for is kept, and the missing o
 """
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -12,7 +13,7 @@ import torch
 import sads.geometry.estimate as estimates
 from sads.adapters.presets import Preset, adapt
 from sads.atlas.entry import Directions, Entry, describe, load, save
-from sads.environment import peak_memory, reset_peak_memory
+from sads.environment import peak_memory, reset_peak_memory, return_free_memory
 from sads.families import ScoreFamily
 from sads.geometry.estimate import Progress
 from sads.geometry.plan import Stage
@@ -74,12 +75,15 @@ def compute(
                 stage=stage,
             )
         geometry = drawn if geometry is None else geometry.merge(drawn)
+        del drawn
         geometry.save(kept)
         partial.unlink(missing_ok=True)
     if stage:
         stage("finding directions")
+    return_free_memory()  # what networks have left
+    entry, directions = describe(preset, geometry, _parameters(family), command)
     memory = max(peak_memory(), geometry.provenance.memory)  # an earlier process may have had more
-    entry, directions = describe(preset, geometry, _parameters(family), memory, command)
+    entry = replace(entry, memory=memory)
     save(entry, directions, folder)
     if not keep:
         kept.unlink()

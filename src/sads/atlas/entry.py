@@ -19,6 +19,7 @@ from sads.adapters.presets import Preset
 from sads.arguments import as_tensor
 from sads.data.arrays import load_array
 from sads.decoding import decode
+from sads.environment import return_free_memory
 from sads.errors import DataError, printable
 from sads.estimates import Estimate
 from sads.files import ANYTHING_WRONG, replacing, write_json
@@ -104,12 +105,15 @@ class Directions:
 
 
 def describe(
-    preset: Preset, geometry: Geometry, parameters: int, memory: int, command: str
+    preset: Preset, geometry: Geometry, parameters: int, command: str
 ) -> tuple[Entry, Directions]:
     """What the atlas keeps of a geometry."""
     family = geometry.provenance.family
     ends = {side: _end(geometry, side) for side in ("avoided", "preferred")}
     whole = not geometry.matrix_free
+    whitened_error = _finite(geometry.whitened_error()) if whole else None
+    spectrum = _spectrum(geometry)
+    return_free_memory()  # directions take as much as all that follows
     entry = Entry(
         name=preset.name,
         title=preset.title,
@@ -125,14 +129,14 @@ def describe(
         exact=geometry.exact,
         estimator=geometry.estimator,
         seconds=geometry.provenance.seconds,
-        memory=memory,
+        memory=geometry.provenance.memory,
         trace=geometry.trace,
         largest=ends["avoided"][0],
         smallest=ends["preferred"][0],
         effective_rank=geometry.effective_rank if whole else None,
-        whitened_error=_finite(geometry.whitened_error()) if whole else None,
+        whitened_error=whitened_error,
         copies=geometry.lift.groups,
-        spectrum=_spectrum(geometry),
+        spectrum=spectrum,
         frequency=_curve(frequency_profile(geometry)),
         border=_curve(border_profile(geometry)),
         avoided=_look(ends["avoided"][1][0]),

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from sads.arguments import check_count
 from sads.cli.interrupts import command_line
 from sads.cli.options import AsJson, Seed, WithReport
 from sads.cli.printing import print_line, print_message, print_table, print_written, progress_bar
@@ -93,6 +94,12 @@ def atlas(
 
     chosen = [preset(name) for name in names or PRESETS]
     cluster = read_cluster(ray, cpus, gpus)
+    if (page or listed) and (networks is not None or ray is not None):
+        raise InvalidArgumentError("--page and --list compute nothing; leave --networks, --ray out")
+    if page and (names or listed):
+        raise InvalidArgumentError("--page draws all that is there; leave names and --list out")
+    if networks is not None:
+        check_count("--networks", networks)
     if listed:
         _list(chosen, as_json)
         return
