@@ -11,6 +11,7 @@ import torch
 from PIL import Image
 
 import sads
+from sads import environment
 from sads.cli.main import main
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -142,3 +143,25 @@ def test_commands_start_without_what_is_slow_to_import(start):
     code = f"import sys, sads, sads.cli; {start}\nprint(*({slow} & set(sys.modules)))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert (done.stdout.split(), done.returncode) == ([], 0)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["symmetry", "--shape", "1x16", "--networks", 2],  # lines instead of pictures
+        ["markov", "--networks", 16, "--seed", 2**64 - 1],
+        ["theorem1", "--runs", 8, "--seed", 2**64 - 1],
+        ["descent", "mlp", "--shape", "1x4x4", "--networks", 16, "--steps", 2, "--rotations", 2],
+    ],
+)
+def test_the_least_and_the_most_that_is_taken(run, arguments) -> None:
+    status, _, err = run(*map(str, arguments))
+    assert status == 0, err
+
+
+def test_large_data_are_refused_before_any_network_is_drawn(run, monkeypatch) -> None:
+    """All directions are shown, for which there must be a matrix."""
+    monkeypatch.setattr(environment, "available_memory", lambda: 8 << 30)
+    status, out, err = run("adaptive", "cnn", "--shape", "1x128x128", "--networks", "8")
+    assert (status, out) == (2, "")
+    assert "this estimate needs about" in err

@@ -203,7 +203,8 @@ def test_command(command: Sads) -> None:
             assert max(band, middle) <= high + 1e-12
     assert summary["trained"] == {}
     assert "no noise levels" in command.fail("theory", "descent", "--sigmas", "0,1")
-    assert "learning rate" in command.fail("theory", "descent", *options, "--speed", "0")
+    for speed in ("0", "nan", "2"):
+        assert "--speed is above 0" in command.fail("theory", "descent", *options, "--speed", speed)
 
 
 def test_command_beside_networks_that_were_trained(command: Sads) -> None:

@@ -85,10 +85,19 @@ def show_vector_energy(axes: Axes, vector: Tensor) -> None:
     vector = vector if vector.ndim > 1 else vector[None]
     dims = tuple(range(1, vector.ndim))
     energy = torch.fft.fftshift(torch.fft.fftn(vector, dim=dims).abs() ** 2, dim=dims).sum(dim=0)
-    if energy.ndim == 2:
-        axes.imshow(energy.numpy(), cmap="magma")
+    show_map(axes, energy, "magma")
+
+
+def show_map(
+    axes: Axes, values: Tensor, colours: str, limits: tuple[float, float] | None = None
+) -> None:
+    """Numbers at positions: in colours, or a line if 1-D."""
+    low, high = limits or (None, None)
+    if values.ndim == 2:
+        axes.imshow(values.numpy(), cmap=colours, vmin=low, vmax=high)
     else:
-        axes.plot(energy.flatten().numpy(), lw=0.8, color=ORANGE)
+        axes.plot(values.flatten().numpy(), lw=0.8, color=ORANGE)
+        axes.set_ylim(low, high)
     frame(axes)
 
 

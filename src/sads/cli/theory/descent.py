@@ -101,6 +101,10 @@ def run(
 
     check_images(images, value_range, layout)
     levels = _read_levels(sigmas)
+    if not 0 < speed <= 1:
+        raise InvalidArgumentError(
+            f"--speed is above 0 and at most 1, the fastest that is stable, got {speed}"
+        )
     known = None if records is None else _read_archive(records)
     folder = new_folder(out, "descent", files_of("descent"))
     result = read_geometry(geometry, shape, option, networks, seed, as_json)
@@ -114,6 +118,7 @@ def run(
         for kind, found in trained.items()
     }
     picture = plot_descent(curves, times, f"{name} and {family}", shown)
+    stride = max(1, len(times) // SHOWN)
     table = [
         Loss(
             sigma=sigma,
@@ -124,7 +129,7 @@ def run(
             maximum=float(found.maximum[k]),
         )
         for sigma, found in curves.items()
-        for k in range(len(times) // SHOWN, len(times), len(times) // SHOWN)
+        for k in range(stride, len(times), stride)
     ]
     summary = {
         "data": name,
@@ -193,8 +198,8 @@ def _summary(found: "DescentCurves") -> dict[str, object]:
 
 
 def _read_levels(text: str) -> list[float]:
-    words = "are no noise levels", "numbers above 0, such as 0.1,1"
+    words = "are no noise levels", "numbers above 0 (1e-100 to 1e100), such as 0.1,1"
     levels = read_numbers(text, *words)
-    if not all(0 < level < float("inf") for level in levels):
+    if not all(1e-100 < level < 1e100 for level in levels):
         raise InvalidArgumentError(f"{text!r} {words[0]}; write {words[1]}")
     return levels

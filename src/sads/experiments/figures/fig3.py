@@ -82,7 +82,7 @@ class Impulses:
 
     def plot(self) -> "Picture":
         """Responses, their parts that are odd under a flip, and the energy of these."""
-        from sads.plots.style import frame, show_vector, styled, subplots
+        from sads.plots.style import frame, show_map, show_vector, styled, subplots
 
         with styled():
             figure, axes = subplots(
@@ -97,8 +97,8 @@ class Impulses:
                 limit = float(response.abs().max())
                 show_vector(row[0], result.impulse)
                 show_vector(row[1], response)
-                row[2].imshow(odd.mean(dim=0).numpy(), cmap="RdBu_r", vmin=-limit, vmax=limit)
-                row[3].imshow(result.root_mean_square.mean(dim=0).numpy(), cmap="magma")
+                show_map(row[2], odd.mean(dim=0), "RdBu_r", (-limit, limit))
+                show_map(row[3], result.root_mean_square.mean(dim=0), "magma")
                 for cell in row[:4]:
                     frame(cell)
                 _bar_asymmetry(row[4], result)
@@ -150,8 +150,9 @@ def judge_symmetry(nearest: Tensor, area: Tensor) -> list[Claim]:
 def _bar_asymmetry(axes: "Axes", result: ImpulseResponse) -> None:
     from sads.plots.style import INK, ORANGE
 
-    names = {"flip of axis 0": "up-down", "flip of axis 1": "left-right"}
     rows = list(result.asymmetry.items())
+    words = ("up-down", "left-right")[-len(rows) :]  # a line has no up and down
+    names = {f"flip of axis {i}": word for i, word in enumerate(words)}
     for i, (_, values) in enumerate(rows):
         mean = mean_estimate(values)
         error = mean.error if np.isfinite(mean.error) else 0.0

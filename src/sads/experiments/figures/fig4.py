@@ -27,6 +27,7 @@ from sads.experiments.verdict import (
     sign_flip_test,
     within_test,
 )
+from sads.seeds import following
 from sads.tables import Row, titled
 from sads.theory.theorem1 import LinearDSM, Simulation, conditioning, rates
 
@@ -245,7 +246,7 @@ def compute_descent(
             )
         simulations.append(
             problem.simulate(
-                recorded, learning_rate, num_runs, batch_size=batch_size, seed=seed + i
+                recorded, learning_rate, num_runs, batch_size=batch_size, seed=following(seed, i)
             )
         )
     return Descent(

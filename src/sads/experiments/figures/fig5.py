@@ -31,6 +31,7 @@ from sads.experiments.verdict import (
 from sads.geometry.directions import Directions
 from sads.geometry.estimate import estimate_geometry
 from sads.geometry.result import Geometry
+from sads.seeds import following
 from sads.tables import Row, titled
 from sads.theory.landscape import Landscape, draw_landscapes, landscape_family
 from sads.theory.markov import MarkovBound, markov_bound
@@ -239,7 +240,7 @@ def compute_landscapes(
     """
     family = landscape_family(angle, ratio)
     geometry = estimate_geometry(family, num_networks, seed=seed, estimator="outer-product")
-    fresh = draw_landscapes(family, num_fresh, seed + 1)
+    fresh = draw_landscapes(family, num_fresh, following(seed))
     point, distances = torch.zeros(2), torch.linspace(0, 1.5, 61)
     angles = torch.linspace(0, 180, 181, dtype=torch.float64)
     if threshold is None:

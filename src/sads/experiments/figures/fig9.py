@@ -197,6 +197,7 @@ def compute_adaptation(
         seed=seed,
         progress=progress,
         probe=probe("forward", images=image[None]),
+        matrix_free=False,  # all directions are shown
     )
     return Adaptation(image=image, name=name, geometry=geometry)
 
