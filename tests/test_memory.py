@@ -6,12 +6,13 @@ import sys
 
 import pytest
 import torch
+from torch import nn
 
 import sads
 from sads import environment
 from sads.environment import _group_limits, available_memory, check_memory
 from sads.errors import NotEnoughMemoryError
-from sads.geometry.memory import forecast, least, peak_activations
+from sads.geometry.memory import evaluation_bytes, forecast, least, peak_activations
 
 MEASURE = """
 import sads
@@ -213,3 +214,46 @@ def test_more_of_anything_needs_no_less():
     assert small.total < large.total
     assert least(2048).total < least(4096).total
     assert least(2048, exact=True).total < least(2048).total
+
+
+class TestOneEvaluation:
+    """What one evaluation of a network holds is known from its shapes, before it is made."""
+
+    def test_shapes_without_numbers_say_what_numbers_take(self):
+        family = sads.family("cnn", shape=(1, 16, 16), channels=8)
+        network, x, t = family.build(), torch.zeros(4, 1, 16, 16), torch.zeros(4)
+        with torch.no_grad():
+            taken = peak_activations(lambda: network(x, t))[1]
+        assert evaluation_bytes(family, 4) == taken
+        assert evaluation_bytes(family, 4, dtype=torch.float64) == 2 * taken
+
+        def trained():
+            torch.autograd.grad(network(x, t).sum(), list(network.parameters()))
+
+        taken = peak_activations(trained)[1]
+        assert taken > 2 * evaluation_bytes(family, 4)
+        assert evaluation_bytes(family, 4, training=True) == pytest.approx(taken, rel=0.1)
+
+    def test_of_a_network_that_needs_numbers_nothing_is_known(self):
+        class Choosing(nn.Linear):
+            def forward(self, x, t):
+                return super().forward(x) if x.sum() > 0 else x
+
+        family = sads.family(lambda: Choosing(4, 4), shape=(4,))
+        assert evaluation_bytes(family) == 0
+
+    @pytest.mark.parametrize(
+        "ask",
+        [
+            lambda family: sads.estimate_geometry(family, 4),
+            lambda family: sads.theory.impulse_response(family, 4),
+            lambda family: sads.train(
+                family, torch.eye(2, 1 << 22).reshape(2, *family.shape), batch_size=2
+            ),
+        ],
+        ids=["geometry", "symmetry", "train"],
+    )
+    def test_what_cannot_fit_is_refused_before_it_is_tried(self, ask):
+        family = sads.family("iddpm", shape=(1, 2048, 2048))
+        with pytest.raises(NotEnoughMemoryError, match=r"1x2048x2048 at a time needs about [\d,]+"):
+            ask(family)

@@ -27,6 +27,7 @@ from sads.environment import check_samples, usable_device
 from sads.errors import CheckpointError, InvalidArgumentError, printable
 from sads.families import ScoreFamily
 from sads.files import digest, tensor_digest
+from sads.geometry.memory import check_evaluation
 from sads.partial import Partial
 from sads.rotations.rotation import Rotation
 from sads.schedule import Schedule
@@ -250,6 +251,8 @@ def draw(
     device = usable_device(options.device)
     num_workers = torch.get_num_threads() if device.type == "cpu" else 1
     share = math.ceil(num_samples / num_workers)
+    if device.type == "cpu":
+        check_evaluation(model.family, num_workers * min(BLOCK, share))
     size = min(options.batch_size or default_batch_size(model.family, device), share)
     size = BLOCK * math.ceil(size / BLOCK)
     kept = options.checkpoint is not None

@@ -29,6 +29,7 @@ from sads.environment import usable_device, versions
 from sads.errors import CheckpointError, DataError, DivergedError
 from sads.families import ScoreFamily, as_family
 from sads.files import tensor_digest
+from sads.geometry.memory import check_evaluation
 from sads.seeds import torch_stream
 from sads.table1 import RANK_ONE
 from sads.threads import worker_pool
@@ -105,6 +106,8 @@ def fit(
     iterations, batch_size = options.iterations, options.batch_size
     started = time.perf_counter()
     device = usable_device(device)
+    if device.type == "cpu":
+        check_evaluation(family, batch_size, training=True, advice="choose a smaller batch size")
     state = new_state(family, options, device)
     identity: dict[str, Any] = {
         "family": family.describe(),

@@ -12,15 +12,20 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from torch import Tensor
+import torch
+from torch import Tensor, UntypedStorage
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from sads.environment import check_memory, gigabytes
+from sads.environment import check_memory, gigabytes, used_memory
+from sads.families import ScoreFamily
+from sads.geometry.substitution import ShapesOnly
+from sads.shapes import format_shape
 
 BASE = 450 << 20  # Python, PyTorch and the rest, before any work
 SOLVING = 7  # matrices beside the factors while directions and their errors are found
 STACKED = 2.0  # activations of networks that are evaluated together, in units of those of one
 BATCHES = 16  # independent, for standard errors
+MANY_NUMBERS = 1 << 16  # that enter a network at once: activations may take gigabytes
 
 
 @dataclass(frozen=True)
@@ -140,6 +145,60 @@ def least(size: int, exact: bool = False) -> Forecast:
     return forecast(num_factors=1 if exact else BATCHES, gram_size=size, size=size)
 
 
+def evaluation_bytes(
+    family: ScoreFamily,
+    batch_size: int = 1,
+    *,
+    dtype: torch.dtype = torch.float32,
+    training: bool = False,
+) -> int:
+    """The most bytes that one evaluation of a network holds at once, without its parameters.
+
+    Nothing is computed: the network is built and run, with its gradient if it is trained, on
+    PyTorch's device `meta`, for its shapes alone. 0 if a constructor or a layer needs numbers, for
+    then nothing is known.
+    """
+
+    def evaluate() -> None:
+        with torch.set_grad_enabled(training):
+            output = network(x, t)
+            if training:
+                weights = [p for p in network.parameters() if p.requires_grad]
+                torch.autograd.grad(output.sum(), weights, allow_unused=True)
+
+    try:
+        with torch.random.fork_rng(devices=[]), torch.device("meta"), ShapesOnly():
+            network = family.build().to(dtype)
+            x, t = (torch.zeros(batch_size, *size, dtype=dtype) for size in (family.shape, ()))
+            return peak_activations(evaluate)[1]
+    except Exception:  # a network of somebody else's, which may do anything
+        return 0
+
+
+def check_evaluation(
+    family: ScoreFamily,
+    batch_size: int = 1,
+    *,
+    dtype: torch.dtype = torch.float32,
+    training: bool = False,
+    advice: str = "choose a smaller shape",
+) -> None:
+    """Refuse a network of which one evaluation cannot fit, before anything is computed.
+
+    Of few numbers every network that can be built can be evaluated.
+    """
+    if batch_size * family.dimension < MANY_NUMBERS:
+        return
+    needed = evaluation_bytes(family, batch_size, dtype=dtype, training=training)
+    doing = "training on" if training else "evaluating"
+    images = f"{batch_size:,} sample{'s' if batch_size > 1 else ''} of {format_shape(family.shape)}"
+    check_memory(
+        needed + used_memory(),
+        f"{doing} {images} at a time needs about {gigabytes(needed)} for {family.name}",
+        advice,
+    )
+
+
 def peak_activations(evaluate: Callable[[], Any]) -> tuple[Any, int]:
     """What a function returns, and the most bytes of new tensors that it held at the same time."""
     with _Live() as live:
@@ -148,46 +207,40 @@ def peak_activations(evaluate: Callable[[], Any]) -> tuple[Any, int]:
 
 
 class _Live(TorchDispatchMode):
-    """Counts the bytes of tensors from when an operation makes them to when they are let go."""
+    """Counts the bytes of memory from when an operation makes it to when it is let go."""
 
     def __init__(self) -> None:
         super().__init__()
         self.peak = self._now = 0
-        self._owners: dict[int, int] = {}  # tensors that share a storage, by its address
-        self._refs: dict[int, weakref.ref[Tensor]] = {}
+        self._held: dict[int, weakref.ref[UntypedStorage]] = {}
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
         result = func(*args, **(kwargs or {}))
-        given = {_address(a) for a in args if isinstance(a, Tensor)} - set(self._owners)
-        for tensor in result if isinstance(result, tuple | list) else (result,):
-            if isinstance(tensor, Tensor) and _address(tensor) not in given:
-                self._count(tensor)
+        given = {s._cdata for s in map(_storage, args) if s is not None} - set(self._held)
+        for made in map(_storage, result if isinstance(result, tuple | list) else (result,)):
+            if made is not None and made._cdata not in given:
+                self._count(made)
         return result
 
-    def _count(self, tensor: Tensor) -> None:
-        address, key = _address(tensor), id(tensor)
-        if key in self._refs or not address:
+    def _count(self, storage: UntypedStorage) -> None:
+        key, size = storage._cdata, storage.nbytes()
+        if key in self._held:
             return
-        size = tensor.untyped_storage().nbytes()
-        if self._owners.setdefault(address, 0) == 0:
-            self._now += size
-            self.peak = max(self.peak, self._now)
-        self._owners[address] += 1
+        self._now += size
+        self.peak = max(self.peak, self._now)
 
         def gone(_: Any) -> None:
-            self._refs.pop(key, None)
-            self._owners[address] -= 1
-            if self._owners[address] == 0:
-                del self._owners[address]
-                self._now -= size
+            del self._held[key]
+            self._now -= size
 
-        self._refs[key] = weakref.ref(tensor, gone)
+        self._held[key] = weakref.ref(storage, gone)
 
 
-def _address(tensor: Tensor) -> int:
+def _storage(value: Any) -> UntypedStorage | None:
+    """The memory of a tensor, which others may share and which `meta` only speaks of."""
     try:
-        return tensor.untyped_storage().data_ptr()
+        return value.untyped_storage() if isinstance(value, Tensor) else None
     except (RuntimeError, NotImplementedError):  # tensors of other kinds
-        return 0
+        return None

@@ -38,7 +38,7 @@ from sads.geometry.estimators import (
 )
 from sads.geometry.inspection import Inspector
 from sads.geometry.invariance import candidates, find_symmetries, positions_after
-from sads.geometry.memory import BASE, peak_activations
+from sads.geometry.memory import BASE, check_evaluation, peak_activations
 from sads.geometry.readout import (
     NoReadout,
     Readout,
@@ -85,6 +85,8 @@ class Request:
 def make_plan(family: ScoreFamily, probe: Probe, request: Request, stage: Stage) -> Plan:
     """The fastest way to estimate the geometry of this family; see `estimate_geometry`."""
     stage("recording the constructor")
+    if request.device.type == "cpu":
+        check_evaluation(family)
     notes: tuple[str, ...] = ()
     streamed, why_not = _streamed(family, request)
     if streamed is not None:

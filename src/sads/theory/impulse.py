@@ -24,6 +24,7 @@ from sads.checked import checked
 from sads.errors import InvalidArgumentError
 from sads.families import ScoreFamily, as_family
 from sads.geometry.invariance import Move, generate_group
+from sads.geometry.memory import check_evaluation
 from sads.networks.layers import CONVOLUTIONS
 
 ANY_CONVOLUTION = tuple(CONVOLUTIONS.values())
@@ -120,6 +121,7 @@ def impulse_response(
     if not 0 <= level < levels:
         raise InvalidArgumentError(f"give a level from 0 to {levels - 1}, got {shown(level)}")
     impulse = centred_impulse(family.shape)
+    check_evaluation(family, dtype=impulse.dtype)
     source = symmetric_family(family) if symmetric else family
     responses = []
     with torch.random.fork_rng(devices=[]), torch.no_grad():
