@@ -15,7 +15,7 @@ from sads.cli.options import AsJson, DataArgument, Layout, Networks, Resize, See
 from sads.cli.printing import print_line, print_note, print_table, print_written, working
 from sads.cli.reading import announce, estimate, read_dataset, read_factory
 from sads.cli.report import add_report
-from sads.cli.sample import rotation_of
+from sads.cli.runs import rotation_of
 from sads.decoding import decode
 from sads.errors import DataError, InvalidArgumentError, printable
 from sads.shapes import checked_shape, format_shape

@@ -20,14 +20,12 @@ from sads.cli.printing import (
     shown_warnings,
 )
 from sads.cli.reading import read_factory, read_value_range
-from sads.cli.train import ROTATION
+from sads.cli.runs import rotation_of
 from sads.errors import CheckpointError, InvalidArgumentError, printable
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from sads.diffusion.model import ScoreModel
-    from sads.rotations.rotation import Rotation
 
 app = typer.Typer(rich_markup_mode="markdown")
 FILES = ("samples.npz", "samples.json", "samples.png")
@@ -188,13 +186,6 @@ def find_model(path: Path) -> Path:
             f"the run in {path} is not finished: continue it with sads train ... --resume"
         )
     raise CheckpointError(f"there is no run in {path}; give a folder that sads train wrote")
-
-
-def rotation_of(model: "ScoreModel", folder: Path) -> "Rotation | None":
-    """The rotation that a model was trained behind, kept beside it."""
-    if model.provenance.rotation is None:
-        return None
-    return sads.load_rotation(folder / ROTATION)
 
 
 def write_samples(y: "Tensor", folder: Path, title: str) -> dict[str, Path]:

@@ -39,6 +39,7 @@ from sads.cli.printing import (
 )
 from sads.cli.reading import announce, estimate, read_dataset, read_family
 from sads.cli.report import REPORT, add_report
+from sads.cli.runs import ROTATION
 from sads.errors import DivergedError, InvalidArgumentError, OutputError
 from sads.estimates import Estimate, mean_estimate
 from sads.shapes import format_shape
@@ -51,7 +52,6 @@ if TYPE_CHECKING:
     from sads.rotations.rotation import Rotation
 
 app = typer.Typer(rich_markup_mode="markdown")
-ROTATION = "rotation.safetensors"  # beside the model of a run on rotated data
 FILES = ("checkpoint.safetensors", "model.safetensors", "run.json", "loss.png", ROTATION, REPORT)
 
 EXAMPLES = """
