@@ -156,9 +156,8 @@ class _Live(TorchDispatchMode):
         self._owners: dict[int, int] = {}  # tensors that share a storage, by its address
         self._refs: dict[int, weakref.ref[Tensor]] = {}
 
-    def __torch_dispatch__(
-        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
-    ) -> Any:
+    def watch(self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None) -> Any:
+        """Run one operation and count what it makes."""
         result = func(*args, **(kwargs or {}))
         given = {_address(a) for a in args if isinstance(a, Tensor)} - set(self._owners)
         for tensor in result if isinstance(result, tuple | list) else (result,):
@@ -184,6 +183,10 @@ class _Live(TorchDispatchMode):
                 self._now -= size
 
         self._refs[key] = weakref.ref(tensor, gone)
+
+
+# Set here and not in the class body, where torch would wrap it and import its compiler: 2 seconds.
+_Live.__torch_dispatch__ = _Live.watch  # type: ignore[method-assign]
 
 
 def _address(tensor: Tensor) -> int:
