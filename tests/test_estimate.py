@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 import sads
-from cases import FAMILIES, FEW_LEVELS, PROBES, TwoLayer, small_family
+from cases import FAMILIES, FEW_LEVELS, PROBES, TwoLayer, plain_geometry, small_family
 from sads.errors import (
     InterruptedEstimate,
     InvalidArgumentError,
@@ -64,8 +64,7 @@ def test_fast_estimate_agrees_with_monte_carlo(name: str, probe: str) -> None:
     count = 96 if name.startswith("unet") else 144  # as many as the resolution asks for
     fast = sads.estimate_geometry(family, 4 * count, probe=where, seed=1)
     assert fast.estimator == ("exact" if (name[:3], probe) == ("dit", "zero") else "integrated")
-    plain = sads.estimate_geometry(family, count, probe=where, seed=2, estimator="monte-carlo")
-    _assert_agree(fast, plain, resolution=0.15)
+    _assert_agree(fast, plain_geometry(name, count, where), resolution=0.15)
 
 
 @pytest.mark.parametrize("probe", ["zero", "gaussian", "forward", "custom"])
@@ -76,7 +75,7 @@ def test_every_prediction_agrees_with_monte_carlo(prediction: str, probe: str) -
     family = small_family("cnn", prediction=prediction, schedule=levels)
     where = PROBES[probe](family.shape)
     fast = sads.estimate_geometry(family, 1600, probe=where, seed=3)
-    plain = sads.estimate_geometry(family, 512, probe=where, seed=4, estimator="monte-carlo")
+    plain = plain_geometry("cnn", 512, where, seed=4, prediction=prediction, schedule=levels)
     affine = prediction not in ("epsilon", "score") and probe == "custom"
     assert fast.estimator == ("outer-product" if affine else "integrated")
     _assert_agree(fast, plain, resolution=0.1)
