@@ -1,10 +1,12 @@
 """Small families, probes and readers that many tests share."""
 
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -14,6 +16,7 @@ import sads
 from sads.errors import CheckpointError
 from sads.families import ScoreFamily
 from sads.files import opening
+from sads.geometry import estimate
 from sads.probes import Probe
 
 # Few levels with weights of one magnitude, so that plain Monte Carlo is a usable reference.
@@ -69,6 +72,25 @@ def plain_geometry(
     return sads.estimate_geometry(
         family, num_networks, probe=probe, seed=seed, estimator="monte-carlo"
     )
+
+
+@contextmanager
+def one_set_up() -> Iterator[None]:
+    """Estimates that differ in their seed only share what set-up finds out, most of their time.
+
+    The numbers are the same bit for bit.
+    """
+    make_plan, plans = estimate.make_plan, []
+
+    def made_once(family: Any, probe: Any, request: Any, stage: Any) -> Any:
+        if not plans:
+            plans.append(make_plan(family, probe, request, stage))
+        plans[0].estimator.reseed(request.seed)
+        return plans[0]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(estimate, "make_plan", made_once)
+        yield
 
 
 FAMILIES = (

@@ -115,7 +115,7 @@ class Estimator(ABC):
     def draw(self, numbers: list[int]) -> Draws:
         """Networks `numbers`; each depends on the seed and its number only."""
         streams = [numpy_stream(self.seed, 0, n) for n in numbers]
-        levels = torch.tensor([self._level(n) for n in numbers])
+        levels = self._levels(numbers)
         x = torch.stack(
             [
                 draw_input(self.probe, self.family.shape, int(level), self.family.schedule, stream)
@@ -180,12 +180,14 @@ class Estimator(ABC):
     def _parameters(self, streams: list[np.random.Generator]) -> Drawn:
         return {}
 
-    def _level(self, number: int) -> int:
+    def _levels(self, numbers: list[int]) -> Tensor:
         """Evenly spread over the law within a batch, from a start that is random for each."""
-        turn, batch = divmod(number, NUM_BATCHES)
-        u = (self._starts[batch] + turn * GOLDEN) % 1.0
-        index = int(torch.searchsorted(self._cumulative, u, right=True))
-        return min(index, len(self._cumulative) - 1)
+        turns = (divmod(number, NUM_BATCHES) for number in numbers)
+        u = [(self._starts[batch] + turn * GOLDEN) % 1.0 for turn, batch in turns]
+        index = torch.searchsorted(
+            self._cumulative, torch.tensor(u, dtype=torch.float64), right=True
+        )
+        return index.clamp(max=len(self._cumulative) - 1)
 
 
 def _stack_of(
@@ -421,8 +423,9 @@ class MonteCarlo(Estimator):
         self.lift = Lift.trivial(family.dimension)
         self.gram_size, self.row_bytes = family.dimension, 4 * family.dimension
 
-    def _level(self, number: int) -> int:
-        return int(numpy_stream(self.seed, 1, number).integers(self.family.schedule.num_levels))
+    def _levels(self, numbers: list[int]) -> Tensor:
+        count = self.family.schedule.num_levels
+        return torch.tensor([numpy_stream(self.seed, 1, n).integers(count) for n in numbers])
 
     def rows(self, draws: Draws) -> Tensor:
         scores = []
