@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 import torch
+import torch._inductor.config
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
@@ -152,7 +153,11 @@ def test_samples_do_not_depend_on_the_batch_size() -> None:
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")  # torch.compile's own
-def test_threads_and_compiling_change_nothing_but_rounding() -> None:
+def test_threads_and_compiling_change_nothing_but_rounding(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    # Half of the time would go into programs that try out the vector instructions of this machine.
+    monkeypatch.setattr(torch._inductor.config.cpp, "vec_isa_ok", True)
     model = ScoreModel(_tiny(), _tiny().build())
     num_threads = torch.get_num_threads()
     try:
