@@ -1,8 +1,12 @@
 """Small families, probes and readers that many tests share."""
 
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from functools import lru_cache
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -12,6 +16,7 @@ import sads
 from sads.errors import CheckpointError
 from sads.families import ScoreFamily
 from sads.files import opening
+from sads.geometry import estimate
 from sads.probes import Probe
 
 # Few levels with weights of one magnitude, so that plain Monte Carlo is a usable reference.
@@ -33,6 +38,59 @@ def small_family(name: str, **changes: object) -> ScoreFamily:
     architecture = {"unet": "iddpm"}.get(name.split("-")[0], name.split("-")[0])
     arguments = {"schedule": FEW_LEVELS, **options, **changes}
     return sads.family(architecture, shape, **arguments)  # type: ignore[arg-type]
+
+
+@lru_cache(maxsize=1)
+def _kept_networks(name: str) -> Callable[[], nn.Module]:
+    """The factory of a small family, which builds once what a seed gives.
+
+    The seeds 0 and 1 are those of set-up, which watches constructors and must see them each time.
+    """
+    factory, kept = small_family(name).factory, dict[int, nn.Module]()
+
+    def build() -> nn.Module:
+        seed = torch.initial_seed()
+        if seed not in kept:
+            network = factory()
+            if seed > 1:
+                kept[seed] = network
+            return network
+        return kept[seed]
+
+    return build
+
+
+def plain_geometry(
+    name: str, num_networks: int, probe: Probe | None = None, seed: int = 2, **changes: object
+) -> sads.Geometry:
+    """The reference of other estimators: the plain loop over networks of a small family.
+
+    Neither the probe nor the prediction changes the networks of a seed: they are built once.
+    """
+    family = replace(small_family(name, **changes), factory=_kept_networks(name))
+    probe = sads.probe("zero") if probe is None else probe
+    return sads.estimate_geometry(
+        family, num_networks, probe=probe, seed=seed, estimator="monte-carlo"
+    )
+
+
+@contextmanager
+def one_set_up() -> Iterator[None]:
+    """Estimates that differ in their seed only share what set-up finds out, most of their time.
+
+    The numbers are the same bit for bit.
+    """
+    make_plan, plans = estimate.make_plan, []
+
+    def made_once(family: Any, probe: Any, request: Any, stage: Any) -> Any:
+        if not plans:
+            plans.append(make_plan(family, probe, request, stage))
+        plans[0].estimator.reseed(request.seed)
+        return plans[0]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(estimate, "make_plan", made_once)
+        yield
 
 
 FAMILIES = (

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 import torch
+import torch._inductor.config
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
@@ -152,7 +153,11 @@ def test_samples_do_not_depend_on_the_batch_size() -> None:
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")  # torch.compile's own
-def test_threads_and_compiling_change_nothing_but_rounding() -> None:
+def test_threads_and_compiling_change_nothing_but_rounding(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    # Half of the time would go into programs that try out the vector instructions of this machine.
+    monkeypatch.setattr(torch._inductor.config.cpp, "vec_isa_ok", True)
     model = ScoreModel(_tiny(), _tiny().build())
     num_threads = torch.get_num_threads()
     try:
@@ -284,12 +289,15 @@ def test_targets_are_what_the_prediction_means(prediction: str) -> None:
 
 @pytest.mark.slow
 def test_a_trained_network_recovers_a_standard_deviation() -> None:
-    """A rank-one Gaussian in four dimensions, standard deviation 2, to 5 %."""
+    """A rank-one Gaussian in four dimensions, standard deviation 2, to 5 %.
+
+    Other seeds of the training are 2.5 % below it, give or take 0.3 %.
+    """
     v = torch.tensor([1.0, 1.0, 1.0, 1.0]).reshape(1, 2, 2)
     x = sads.rank_one(v, 10_000, seed=1)
-    family = sads.family("mlp", (1, 2, 2), width=128, depth=3)
+    family = sads.family("mlp", (1, 2, 2), width=64, depth=3)
     model = sads.train(
-        family, x, iterations=3000, batch_size=256, learning_rate=1e-3, ema_decay=0.995, seed=2
+        family, x, iterations=1500, batch_size=256, learning_rate=2e-3, ema_decay=0.99, seed=2
     )
     y = sads.sample(model, 5_000, steps=100, seed=3, batch_size=5000)
     along = y.flatten(1) @ (v.flatten() / 2)

@@ -7,6 +7,7 @@ import diffusers
 import numpy as np
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 import sads
@@ -18,6 +19,7 @@ from sads.geometry.drawing import Initialiser
 from sads.geometry.memory import BASE
 from sads.geometry.recording import named_tensors
 from sads.geometry.streaming import Streamed, StreamedNetwork
+from sads.geometry.substitution import ShapesOnly
 from sads.seeds import numpy_stream
 
 CPU = torch.device("cpu")
@@ -91,6 +93,35 @@ def family_of(name: str) -> sads.ScoreFamily:
     if name in DIFFUSERS:
         return sads.family(DIFFUSERS[name][0], shape=DIFFUSERS[name][1])
     return small_family(name)
+
+
+X, WIDE = torch.empty(2, 6, 4, device="meta"), torch.empty(3, 4, device="meta")
+
+
+@pytest.mark.parametrize(
+    ("function", "good", "bad"),
+    [
+        (F.linear, [(X, WIDE), (X, WIDE, WIDE[:, 0])], [(X, WIDE, WIDE[0]), (X, WIDE.T)]),
+        (F.group_norm, [(X, 3), (X, 2, X[0, :, 0], X[0, :, 0])], [(X, 4), (X, 2, X[0, 0])]),
+        (F.layer_norm, [(X, (4,)), (X, [6, 4], X[0], X[0])], [(X, (6,)), (X, (4,), X[0])]),
+        (
+            F.scaled_dot_product_attention,
+            [(X, X, X), (X, X[:, :3], X[:, :3, :2])],
+            [(X, X[..., :3], X), (X, X[:, :2], X)],
+        ),
+    ],
+)
+def test_shapes_without_numbers_are_those_of_pytorch(function, good, bad):
+    """And what PyTorch refuses is refused."""
+    for arguments in good:
+        with ShapesOnly():
+            given = function(*arguments)
+        expected = function(*arguments)
+        assert (given.shape, given.stride()) == (expected.shape, expected.stride())
+        assert (given.dtype, given.device) == (expected.dtype, expected.device)
+    for arguments in bad:
+        with ShapesOnly(), pytest.raises(RuntimeError):
+            function(*arguments)
 
 
 class Odd(nn.Module):

@@ -18,6 +18,7 @@ from torch.func import functional_call
 from sads.families import ScoreFamily
 from sads.geometry.drawing import Initialiser
 from sads.networks.layers import CONVOLUTIONS
+from sads.seeds import seed_torch
 
 ANY_CONVOLUTION = tuple(CONVOLUTIONS.values())
 
@@ -25,11 +26,12 @@ ANY_CONVOLUTION = tuple(CONVOLUTIONS.values())
 def find_symmetries(family: ScoreFamily, initialiser: Initialiser) -> dict[str, Tensor]:
     """The symmetries of a family's law, by name, each a permutation of spatial positions."""
     size = family.shape[1:]
-    return {
-        name: positions_after(move, size)
-        for name, move in candidates(size).items()
-        if all(_is_symmetric(family, initialiser, move, seed) for seed in (0, 1))
-    }
+    moves = candidates(size)
+    for seed in (0, 1):
+        if moves:
+            example = _Example(family, seed)
+            moves = {n: m for n, m in moves.items() if example.has_symmetry(m, initialiser)}
+    return {name: positions_after(move, size) for name, move in moves.items()}
 
 
 def positions_after(move: "Move", size: tuple[int, ...]) -> Tensor:
@@ -80,27 +82,33 @@ class Move:
         return x.transpose(skip + self.axis, skip + self.other)
 
 
-def _is_symmetric(family: ScoreFamily, initialiser: Initialiser, move: Move, seed: int) -> bool:
-    axes = len(family.shape) - 1
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
-        network = family.build()
-        x = torch.randn(1, *family.shape)
-        level = torch.randint(family.schedule.num_levels, (1,))
-    moved = {}
-    for path, module in network.named_modules():
-        if isinstance(module, ANY_CONVOLUTION) and module.weight.ndim == axes + 2:
-            name = f"{path}.weight" if path else "weight"
-            if initialiser.law(name) is None:
-                return False
-            moved[name] = move(module.weight, 2)
-    t = family.schedule.network_time(level)
-    with torch.no_grad():
-        expected = move(network(x, t), 2)
+class _Example:
+    """One network with its output at one input."""
+
+    def __init__(self, family: ScoreFamily, seed: int):
+        with torch.random.fork_rng(devices=[]), torch.no_grad():
+            seed_torch(seed)
+            self.network = family.build()
+            self.x = torch.randn(1, *family.shape)
+            level = torch.randint(family.schedule.num_levels, (1,))
+            self.t = family.schedule.network_time(level)
+            self.output = self.network(self.x, self.t)
+
+    def has_symmetry(self, move: Move, initialiser: Initialiser) -> bool:
+        """Does the network with its kernels moved give the moved output?"""
+        moved = {}
+        for path, module in self.network.named_modules():
+            if isinstance(module, ANY_CONVOLUTION) and module.weight.ndim == self.x.ndim:
+                name = f"{path}.weight" if path else "weight"
+                if initialiser.law(name) is None:
+                    return False
+                moved[name] = move(module.weight, 2)
+        expected = move(self.output, 2)
         try:
-            given = functional_call(network, moved, (move(x, 2), t))
+            with torch.no_grad():
+                given = functional_call(self.network, moved, (move(self.x, 2), self.t))
         except RuntimeError:
             return False
-    if not expected.any():
-        return False
-    return torch.allclose(given, expected, rtol=1e-3, atol=1e-4 * float(expected.abs().max()))
+        if not expected.any():
+            return False
+        return torch.allclose(given, expected, rtol=1e-3, atol=1e-4 * float(expected.abs().max()))

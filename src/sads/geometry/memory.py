@@ -214,9 +214,8 @@ class _Live(TorchDispatchMode):
         self.peak = self._now = 0
         self._held: dict[int, weakref.ref[UntypedStorage]] = {}
 
-    def __torch_dispatch__(
-        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
-    ) -> Any:
+    def watch(self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None) -> Any:
+        """Run one operation and count what it makes."""
         result = func(*args, **(kwargs or {}))
         given = {s._cdata for s in map(_storage, args) if s is not None} - set(self._held)
         for made in map(_storage, result if isinstance(result, tuple | list) else (result,)):
@@ -236,6 +235,10 @@ class _Live(TorchDispatchMode):
             self._now -= size
 
         self._held[key] = weakref.ref(storage, gone)
+
+
+# Set here and not in the class body, where torch would wrap it and import its compiler: 2 seconds.
+_Live.__torch_dispatch__ = _Live.watch  # type: ignore[method-assign]
 
 
 def _storage(value: Any) -> UntypedStorage | None:

@@ -285,7 +285,9 @@ class _Recorder(TorchDispatchMode):
         self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         kwargs = kwargs or {}
-        out = func(*args, **kwargs)
+        # Normal numbers without memory are nothing to fill, and PyTorch would import its compiler.
+        nothing = func is aten.normal_.default and _on_meta(args[0])
+        out = args[0] if nothing else func(*args, **kwargs)
         if isinstance(out, Tensor) and func not in UNWRITTEN:
             self._keep(out)
         seeded = kwargs.get("generator") is not None

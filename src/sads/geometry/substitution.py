@@ -4,7 +4,7 @@ Numbers, which are let go when the function returns (`Substitution`); or no numb
 network is run for the shapes of its activations (`ShapesOnly`).
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -70,7 +70,65 @@ class ShapesOnly(TorchFunctionMode):
         if func not in _OF_THE_SHAPE and any(map(is_meta, _tensors([*args, *kwargs.values()]))):
             args = [_without_numbers(arg) for arg in args]
             kwargs = {key: _without_numbers(arg) for key, arg in kwargs.items()}
+            known = _SHAPES[func](*args, **kwargs) if func in _SHAPES else None
+            if known is not None:
+                return known
         return func(*args, **kwargs)
+
+
+def _linear_shape(input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor | None:
+    """A bias changes no shape."""
+    fits = bias is None or (bias.shape == weight.shape[:1] and bias.dtype == weight.dtype)
+    return F.linear(input, weight) if fits else None
+
+
+def _group_norm_shape(
+    input: Tensor,
+    num_groups: int,
+    weight: Tensor | None = None,
+    bias: Tensor | None = None,
+    eps: float = 1e-5,
+) -> Tensor | None:
+    fits = input.ndim >= 2 and num_groups > 0 and input.shape[1] % num_groups == 0
+    return _like(input, input.shape[1:2], weight, bias) if fits else None
+
+
+def _layer_norm_shape(
+    input: Tensor,
+    normalized_shape: Sequence[int],
+    weight: Tensor | None = None,
+    bias: Tensor | None = None,
+    eps: float = 1e-5,
+) -> Tensor | None:
+    shape = tuple(normalized_shape)
+    fits = input.shape[-len(shape) :] == shape
+    return _like(input, shape, weight, bias) if fits else None
+
+
+def _like(x: Tensor, shape: tuple[int, ...], *parameters: Tensor | None) -> Tensor | None:
+    """A tensor as large as x, if that is what a norm with these parameters returns."""
+    fit = all(p is None or (p.shape == shape and p.dtype == x.dtype) for p in parameters)
+    return torch.empty_like(x) if fit and x.numel() and x.is_contiguous() else None
+
+
+def _attention_shape(
+    query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None = None, **options: Any
+) -> Tensor | None:
+    same = query.shape[:-2] == key.shape[:-2] == value.shape[:-2]
+    fits = query.shape[-1] == key.shape[-1] and key.shape[-2] == value.shape[-2]
+    if not (same and fits and query.dtype == key.dtype == value.dtype) or attn_mask is not None:
+        return None
+    return query.new_empty(*query.shape[:-1], value.shape[-1])
+
+
+# PyTorch finds the shapes of these in Python, in milliseconds: most of the time of set-up. What
+# they would refuse, or what is unusual, is left to it.
+_SHAPES: dict[Function, Callable[..., Tensor | None]] = {
+    F.linear: _linear_shape,
+    F.group_norm: _group_norm_shape,
+    F.layer_norm: _layer_norm_shape,
+    F.scaled_dot_product_attention: _attention_shape,
+}
 
 
 def is_meta(value: Any) -> bool:
