@@ -136,10 +136,16 @@ def test_mistakes_are_one_line_and_status_2(run, files, arguments, expected):
     assert len(err.strip().splitlines()) == 1
 
 
-@pytest.mark.parametrize("start", ["", "sads.family('dit', (1, 16, 16)).build()"])
-def test_commands_start_without_what_is_slow_to_import(start):
+@pytest.mark.parametrize(
+    ("start", "slow"),
+    [
+        ("import sads.cli.root", {"torch", "numpy"}),  # all that `sads --help` takes
+        ("sads.family('dit', (1, 16, 16)).build()", set()),
+    ],
+)
+def test_commands_start_without_what_is_slow_to_import(start, slow):
     """Nor does building a network need it, as most commands do first."""
-    slow = {"matplotlib", "scipy.stats", "sklearn", "torch._dynamo", "ray"}
+    slow = slow | {"matplotlib", "scipy.stats", "sklearn", "torch._dynamo", "ray"}
     code = f"import sys, sads, sads.cli; {start}\nprint(*({slow} & set(sys.modules)))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert (done.stdout.split(), done.returncode) == ([], 0)
