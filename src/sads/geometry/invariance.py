@@ -18,6 +18,7 @@ from torch.func import functional_call
 from sads.families import ScoreFamily
 from sads.geometry.drawing import Initialiser
 from sads.networks.layers import CONVOLUTIONS
+from sads.seeds import seed_torch
 
 ANY_CONVOLUTION = tuple(CONVOLUTIONS.values())
 
@@ -83,7 +84,7 @@ class Move:
 def _is_symmetric(family: ScoreFamily, initialiser: Initialiser, move: Move, seed: int) -> bool:
     axes = len(family.shape) - 1
     with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
+        seed_torch(seed)
         network = family.build()
         x = torch.randn(1, *family.shape)
         level = torch.randint(family.schedule.num_levels, (1,))
