@@ -44,6 +44,11 @@ def processes() -> ForkServerContext:
     return multiprocessing.get_context("forkserver")
 
 
+def share_server() -> None:
+    """Called in a process of the server's: those that it starts come from the same one."""
+    forkserver._forkserver.ensure_running = lambda: None
+
+
 def start(
     processes: ForkServerContext, target: Callable[..., object], *arguments: object
 ) -> BaseProcess:

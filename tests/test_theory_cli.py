@@ -18,7 +18,7 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 @pytest.fixture
-def run(tmp_path, monkeypatch, capsys):
+def run(tmp_path, monkeypatch, capsys, hasty_pictures):
     monkeypatch.chdir(tmp_path)
 
     def call(*arguments: str) -> tuple[int, str, str]:
@@ -42,6 +42,7 @@ COMMANDS = {
 }
 
 
+@pytest.mark.pictures
 @pytest.mark.parametrize("command", COMMANDS)
 def test_command_writes_a_picture_and_prints_json(run, tmp_path, command):
     status, out, _ = run(command, *COMMANDS[command], "--out", "results", "--json")
@@ -60,6 +61,7 @@ def test_help_has_an_example(run, command):
     assert f"sads theory {command}" in out
 
 
+@pytest.mark.pictures
 def test_predict_writes_a_picture(run, tmp_path):
     status, out, _ = run("predict", "cnn", "--shape", "1x8x8", "--networks", "32", "--json")
     assert status == 0
