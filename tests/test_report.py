@@ -291,7 +291,7 @@ def test_pointing_at_the_maps_of_bases(
 def test_numbers_can_be_saved(
     visit: Visit, pages: dict[str, Path], geometry: sads.Geometry
 ) -> None:
-    seen = visit(pages["geometry"], accept_downloads=True)
+    seen = visit(pages["geometry"])
     with seen.page.expect_download() as waiting:
         seen.page.locator("#s1-spectrum [data-csv]").click()
     head, *rows = Path(waiting.value.path()).read_text().splitlines()
@@ -489,7 +489,7 @@ def test_candidates_before_training(visit: Visit, pages: dict[str, Path], result
 
 
 def test_training_numbers(visit: Visit, pages: dict[str, Path], results: Path) -> None:
-    seen = visit(pages["training"], accept_downloads=True)
+    seen = visit(pages["training"])
     page = seen.page
     run = results / "run"
     with page.expect_download() as waiting:
