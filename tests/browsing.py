@@ -12,12 +12,15 @@ NAMES = ("chromium", "chromium-browser", "google-chrome")
 OPTIONS = (
     "--no-sandbox",
     "--disable-gpu",
+    "--disable-gpu-compositing",
+    "--disable-software-rasterizer",
     "--disable-quic",
     "--no-first-run",
     "--disable-background-networking",
     "--disable-component-update",
     "--disable-sync",
 )
+WIDTH = 1280
 AXE = Path(__file__).parent / "vendor" / "axe.min.js"
 
 
@@ -58,16 +61,31 @@ def browser() -> Iterator[Any]:
         opened.close()
 
 
-@pytest.fixture
-def visit(browser: Any) -> Iterator[Callable[..., Seen]]:
-    """Opens a file as a page, once it is drawn; options are those of a browser's context."""
-    contexts = []
+@pytest.fixture(scope="session")
+def usual(browser: Any) -> Any:
+    """The context of all pages that need no options of their own: a new one takes a second."""
+    context = browser.new_context(**_sized(WIDTH))
+    context.new_page()  # stays, or each page would have a window to itself, which takes as long
+    return context
 
-    def open_page(path: Path, width: int = 1280, **options: Any) -> Seen:
-        context = browser.new_context(viewport={"width": width, "height": 900}, **options)
-        contexts.append(context)
+
+def _sized(width: int) -> dict[str, Any]:
+    return {"viewport": {"width": width, "height": 900}}
+
+
+@pytest.fixture
+def visit(browser: Any, usual: Any) -> Iterator[Callable[..., Seen]]:
+    """Opens a file as a page, once it is drawn; options are those of a browser's context."""
+    pages, contexts = [], []
+
+    def open_page(path: Path, width: int = WIDTH, **options: Any) -> Seen:
+        context = usual
+        if width != WIDTH or options:
+            context = browser.new_context(**_sized(width), **options)
+            contexts.append(context)
         context.set_default_timeout(30_000)
         page = context.new_page()
+        pages.append(page)
         seen = Seen(page)
         page.on("console", lambda message: seen.problems.append(message.text))
         page.on("pageerror", lambda error: seen.problems.append(str(error)))
@@ -85,5 +103,8 @@ def visit(browser: Any) -> Iterator[Callable[..., Seen]]:
         return seen
 
     yield open_page
+    for page in pages:
+        page.evaluate("localStorage.clear()")  # the next test's page is that of a new reader
+        page.close()
     for context in contexts:
         context.close()

@@ -12,6 +12,7 @@ import signal
 import sys
 import time
 from collections.abc import Callable
+from multiprocessing import forkserver
 from multiprocessing.context import ForkServerContext
 from multiprocessing.process import BaseProcess
 from pathlib import Path
@@ -19,31 +20,33 @@ from pathlib import Path
 import pytest
 
 SECONDS = 300  # for what takes a moment on a quiet machine
-PRELOADED = [  # slow to import
-    "pytest",
-    "torch._dynamo",
-    "torch.func",
-    "matplotlib.backends.backend_agg",
-    "typer.rich_utils",
-    "sads.cli.root",
-    "sads.cli.align",
-    "sads.cli.evaluate",
-    "sads.cli.geometry",
-    "sads.cli.sample",
-    "sads.geometry.estimate",
-    "sads.experiments.sweep",
-    "sads.plots.alignment",
-    "sads.plots.geometry",
-    "sads.plots.training",
-]
+
+
+def pytest_configure() -> None:
+    """Sweeps start processes, too: whoever asks for a server of his own gets the one of all tests.
+
+    Else it would be that of the first who asks, and most of what the others need not be loaded.
+    """
+    forkserver.set_forkserver_preload = _start_server
+
+
+def _start_server(_: list[str] | None = None) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYTHONPATH", str(Path(__file__).parent), prepend=os.pathsep)
+        forkserver._forkserver.set_forkserver_preload(["preloaded"])
+        forkserver.ensure_running()
 
 
 @pytest.fixture(scope="session")
 def processes() -> ForkServerContext:
     """Starts processes in some milliseconds that know nothing of this one."""
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(PRELOADED)
-    return context
+    _start_server()
+    return multiprocessing.get_context("forkserver")
+
+
+def share_server() -> None:
+    """Called in a process of the server's: those that it starts come from the same one."""
+    forkserver._forkserver.ensure_running = lambda: None
 
 
 def start(
@@ -92,7 +95,11 @@ def kill_repeatedly(
 def run_command(folder: Path, arguments: list[str]) -> None:
     """A command of ours as a shell would run it in a folder; its messages go to `messages`."""
     import torch
+    from matplotlib.figure import Figure
 
+    from pictures import draw_in_haste
+
+    Figure.savefig = draw_in_haste  # type: ignore[method-assign]
     torch.set_num_threads(1)
     os.chdir(folder)
     os.environ["SADS_CHECKPOINT_SECONDS"] = "0.02"

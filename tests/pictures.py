@@ -14,11 +14,11 @@ from matplotlib.figure import Figure
 
 @pytest.fixture
 def hasty_pictures(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    if request.node.get_closest_marker("pictures") is not None:
-        return
+    if request.node.get_closest_marker("pictures") is None:
+        monkeypatch.setattr(Figure, "savefig", draw_in_haste)
 
-    def draw(figure: Figure, path: Path) -> None:
-        figure.set_layout_engine("none")
-        FigureCanvasAgg(figure).print_png(path)
 
-    monkeypatch.setattr(Figure, "savefig", draw)
+def draw_in_haste(figure: Figure, path: Path) -> None:
+    """In place of `Figure.savefig`."""
+    figure.set_layout_engine("none")
+    FigureCanvasAgg(figure).print_png(path)

@@ -3,9 +3,8 @@
 import json
 import os
 import signal
-import subprocess
-import sys
 import time
+from multiprocessing.context import ForkServerContext
 from pathlib import Path
 
 import numpy as np
@@ -14,6 +13,7 @@ from PIL import Image
 
 import sads
 from commands import Sads
+from killing import SECONDS, run_command, start
 
 TINY = ["-o", "channels=4", "-o", "depth=1", "--shape", "1x6x6"]
 NETWORK = """
@@ -174,29 +174,16 @@ def test_zero_output_layer_is_explained(command: Sads, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_ctrl_c_keeps_a_valid_geometry(tmp_path: Path) -> None:
-    command = [
-        sys.executable,
-        "-m",
-        "sads.cli",
-        "geometry",
-        "cnn",
-        *TINY,
-        "--networks",
-        "100000000",
-        "--out",
-        str(tmp_path),
-    ]
-    source = str(Path(sads.__file__).parents[1])
-    environment = {**os.environ, "PYTHONPATH": source, "SADS_CHECKPOINT_SECONDS": "0.02"}
-    process = subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True)
-    while not (tmp_path / "geometry.partial.safetensors").exists():  # some networks are drawn
-        assert process.poll() is None
+def test_ctrl_c_keeps_a_valid_geometry(tmp_path: Path, processes: ForkServerContext) -> None:
+    arguments = ["geometry", "cnn", *TINY, "--networks", "100000000", "--out", "o"]
+    process = start(processes, run_command, tmp_path, arguments)
+    while not (tmp_path / "o/geometry.partial.safetensors").exists():  # some networks are drawn
+        assert process.is_alive()
         time.sleep(0.05)
-    process.send_signal(signal.SIGINT)
-    _, err = process.communicate(timeout=300)
-    assert process.returncode == 130
-    assert "kept the" in err
-    geometry = sads.load_geometry(tmp_path / "geometry.safetensors")
+    os.kill(process.pid, signal.SIGINT)
+    process.join(SECONDS)
+    assert process.exitcode == 130
+    assert "kept the" in (tmp_path / "messages").read_text()
+    geometry = sads.load_geometry(tmp_path / "o/geometry.safetensors")
     assert 0 < geometry.num_networks < 100_000_000
     assert geometry.provenance.interrupted

@@ -14,6 +14,7 @@ import torch
 
 import sads
 from cases import needs_compiler
+from killing import finish, run_command
 from sads import environment
 from sads.cpu import layers_name, library
 from sads.diffusion.forward import fast_forward, fast_inference
@@ -182,7 +183,7 @@ def test_without_our_layers_one_line_says_so(broken, cache, monkeypatch, tmp_pat
 
 
 @pytest.mark.parametrize("command", ["train", "sample"])
-def test_commands_say_that_there_is_no_compiler(command, tmp_path):
+def test_commands_say_that_there_is_no_compiler(command, tmp_path, processes):
     run = tmp_path / "run"
     family = ["iddpm", "rank-one:dct:1", "--shape", "1x8x8", "--samples", "32"]
     arguments = [
@@ -199,26 +200,26 @@ def test_commands_say_that_there_is_no_compiler(command, tmp_path):
         model.save(tmp_path / "model.safetensors")
         arguments = ["sample", str(tmp_path / "model.safetensors"), "--samples", "60"]
         arguments += ["--steps", "1", "--out", str(run)]
-    changes = {"PATH": "", "CC": "/nonexistent", "XDG_CACHE_HOME": str(tmp_path / "cache")}
-    done = subprocess.run(
-        [sys.executable, "-m", "sads.cli", *arguments],
-        env={**os.environ, **changes, "OMP_NUM_THREADS": "1"},
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
-    assert done.returncode == 0, done.stderr
+    finish(processes, run_without_a_compiler, tmp_path, arguments)
     said = "note: our faster layers do not work here (there is no C compiler); using PyTorch's"
-    assert done.stderr.count(said) == 1
+    assert (tmp_path / "messages").read_text().count(said) == 1
 
 
-def test_a_cache_that_is_emptied_later_kills_nobody(tmp_path):
+def run_without_a_compiler(folder, arguments):
+    changes = {"PATH": "", "CC": "/nonexistent", "XDG_CACHE_HOME": str(folder / "cache")}
+    os.environ.update(changes)
+    run_command(folder, arguments)
+
+
+def test_a_cache_that_is_emptied_later_kills_nobody(tmp_path, processes, compiled):
     """A page of a file that was cut is a page less: SIGBUS, if the file itself were loaded."""
-    code = (
-        "import os, pathlib; from sads.cpu import library; loaded = library.library()\n"
-        "[os.truncate(p, 0) for p in pathlib.Path(os.environ['XDG_CACHE_HOME']).rglob('*.so')]\n"
-        "loaded.kernel_points(None, None, 0, 0, 0)"
-    )
-    environ = {**os.environ, "XDG_CACHE_HOME": str(tmp_path)}
-    done = subprocess.run([sys.executable, "-c", code], env=environ)
-    assert done.returncode == 0
+    finish(processes, empty_the_cache, tmp_path, compiled)
+
+
+def empty_the_cache(folder, compiled):
+    os.environ["XDG_CACHE_HOME"] = str(folder)
+    library._compile = lambda: compiled
+    loaded = library.library()
+    (kept,) = folder.rglob("*.so")
+    os.truncate(kept, 0)
+    loaded.kernel_points(None, None, 0, 0, 0)

@@ -4,10 +4,9 @@ import json
 import math
 import os
 import signal
-import subprocess
-import sys
 import time
 from dataclasses import astuple
+from multiprocessing.context import ForkServerContext
 from pathlib import Path
 
 import numpy as np
@@ -18,6 +17,7 @@ from PIL import Image
 import sads
 from cases import read_tensors
 from commands import Sads, changed
+from killing import SECONDS, run_command, start
 from sads import table1
 from sads.data.spec import fresh_seed, read_data, sphere_directions
 from sads.families import training_column
@@ -282,7 +282,7 @@ def test_lines_and_your_own_network(command: Sads) -> None:
 
 
 @pytest.mark.slow
-def test_ctrl_c_says_how_to_continue(tmp_path: Path) -> None:
+def test_ctrl_c_says_how_to_continue(tmp_path: Path, processes: ForkServerContext) -> None:
     arguments = [
         "train",
         "mlp",
@@ -293,20 +293,14 @@ def test_ctrl_c_says_how_to_continue(tmp_path: Path) -> None:
         "--out",
         str(tmp_path / "run"),
     ]
-    environment = {**os.environ, "PYTHONPATH": str(Path(sads.__file__).parents[1])}
-    process = subprocess.Popen(
-        [sys.executable, "-m", "sads.cli", *arguments],
-        env=environment,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-    for _ in range(600):
-        if (tmp_path / "run/checkpoint.safetensors").exists():
-            break
-        time.sleep(0.1)
-    process.send_signal(signal.SIGINT)
-    _, err = process.communicate(timeout=60)
-    assert process.returncode == 130
+    process = start(processes, run_command, tmp_path, arguments)
+    while not (tmp_path / "run/checkpoint.safetensors").exists():
+        assert process.is_alive()
+        time.sleep(0.05)
+    os.kill(process.pid, signal.SIGINT)
+    process.join(SECONDS)
+    err = (tmp_path / "messages").read_text()
+    assert process.exitcode == 130
     assert "the last checkpoint is kept; continue with: sads train" in err
     assert "--resume" in err
     assert "Traceback" not in err

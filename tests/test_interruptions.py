@@ -529,22 +529,29 @@ class TestProcesses:
     @pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="finds processes in /proc")
     @pytest.mark.parametrize("send", [os.kill, os.killpg], ids=["to the parent", "to all"])
     def test_workers_end_with_their_sweep(
-        self, tmp_path: Path, send: Callable[[int, int], None]
+        self, tmp_path: Path, processes: ForkServerContext, send: Callable[[int, int], None]
     ) -> None:
-        command = ("reproduce", "fig6", "--only", "dit-4", "--workers", "2")
-        process = self.start("-m", "sads.cli", *command, cwd=tmp_path, start_new_session=True)
+        command = ["reproduce", "fig6", "--only", "dit-4", "--workers", "2"]
+        process = start(processes, run_in_a_session, tmp_path, command)
+        assert process.pid is not None
         deadline = time.monotonic() + 60
-        while len(session(process.pid)) < 4 and process.poll() is None:
+        while len(session(process.pid)) < 4 and process.is_alive():
             assert time.monotonic() < deadline
-            time.sleep(0.02)  # two workers, and what starts them
+            time.sleep(0.1)  # two workers, and what starts them
         send(process.pid, signal.SIGTERM)  # Slurm sends it to all
-        _, err = process.communicate(timeout=60)
-        assert process.returncode == 143, err
-        assert "Traceback" not in err
-        assert err.splitlines()[-1].endswith("continue with: sads " + " ".join(command))
+        process.join(60)
+        messages = (tmp_path / "messages").read_text()
+        assert process.exitcode == 143, messages
+        assert "Traceback" not in messages
+        assert messages.splitlines()[-1].endswith("continue with: sads " + " ".join(command))
         while session(process.pid):
             assert time.monotonic() < deadline
             time.sleep(0.05)
+
+
+def run_in_a_session(folder: Path, arguments: list[str]) -> None:
+    os.setsid()
+    run_command(folder, arguments)
 
 
 def session(leader: int) -> list[str]:

@@ -13,11 +13,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+from matplotlib.figure import Figure
 from PIL import Image
 
 import sads
 from browsing import Seen
 from commands import Sads
+from pictures import draw_in_haste
 from sads.adapters.presets import Preset
 from sads.atlas.entry import describe, save
 from sads.cli.main import main
@@ -68,6 +70,7 @@ def results(tmp_path_factory: pytest.TempPathFactory, geometry: sads.Geometry) -
     ]
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
+        patch.setattr(Figure, "savefig", draw_in_haste)
         for line in lines:
             patch.setattr(sys, "argv", ["sads", *line.split()])
             with pytest.raises(SystemExit) as ended:
@@ -288,7 +291,7 @@ def test_pointing_at_the_maps_of_bases(
 def test_numbers_can_be_saved(
     visit: Visit, pages: dict[str, Path], geometry: sads.Geometry
 ) -> None:
-    seen = visit(pages["geometry"], accept_downloads=True)
+    seen = visit(pages["geometry"])
     with seen.page.expect_download() as waiting:
         seen.page.locator("#s1-spectrum [data-csv]").click()
     head, *rows = Path(waiting.value.path()).read_text().splitlines()
@@ -486,7 +489,7 @@ def test_candidates_before_training(visit: Visit, pages: dict[str, Path], result
 
 
 def test_training_numbers(visit: Visit, pages: dict[str, Path], results: Path) -> None:
-    seen = visit(pages["training"], accept_downloads=True)
+    seen = visit(pages["training"])
     page = seen.page
     run = results / "run"
     with page.expect_download() as waiting:

@@ -149,6 +149,7 @@ def test_refuses_no_workers(tmp_path):
 
 def drive(folder, num_workers):
     """A sweep in a process of its own that says which processes they are and how it ended."""
+    killing.share_server()
 
     def watch(board):
         pids = [process.pid for process in multiprocessing.active_children()]
@@ -295,7 +296,8 @@ class TestRay:
         assert difference <= 1e-7 * alone.matrix().abs().max()  # networks run in float32
 
         in_turn, on_ray = Store(tmp_path / "in-turn"), Store(tmp_path / "on-ray")
-        sweep(cells(SLOW, 6), in_turn, num_workers=1)
+        several = cells(SLOW, 4)  # two are finished, then one is under way on each node
+        sweep(several, in_turn, num_workers=1)
         on_ray.put_geometry(GEOMETRY, in_turn.geometry(GEOMETRY))  # equal to the last bit
         removed = []
 
@@ -304,7 +306,7 @@ class TestRay:
                 removed.append(second)
                 local.remove_node(second, allow_graceful=False)
 
-        board = sweep(cells(SLOW, 6), on_ray, cluster=cluster, watch=kill_a_node)
+        board = sweep(several, on_ray, cluster=cluster, watch=kill_a_node)
         assert removed
-        assert (board.finished, board.failed) == (6, {})
+        assert (board.finished, board.failed) == (4, {})
         assert numbers(on_ray) == numbers(in_turn)

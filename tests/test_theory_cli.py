@@ -18,7 +18,7 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 @pytest.fixture
-def run(tmp_path, monkeypatch, capsys):
+def run(tmp_path, monkeypatch, capsys, hasty_pictures):
     monkeypatch.chdir(tmp_path)
 
     def call(*arguments: str) -> tuple[int, str, str]:
@@ -42,6 +42,7 @@ COMMANDS = {
 }
 
 
+@pytest.mark.pictures
 @pytest.mark.parametrize("command", COMMANDS)
 def test_command_writes_a_picture_and_prints_json(run, tmp_path, command):
     status, out, _ = run(command, *COMMANDS[command], "--out", "results", "--json")
@@ -60,6 +61,7 @@ def test_help_has_an_example(run, command):
     assert f"sads theory {command}" in out
 
 
+@pytest.mark.pictures
 def test_predict_writes_a_picture(run, tmp_path):
     status, out, _ = run("predict", "cnn", "--shape", "1x8x8", "--networks", "32", "--json")
     assert status == 0
@@ -136,10 +138,16 @@ def test_mistakes_are_one_line_and_status_2(run, files, arguments, expected):
     assert len(err.strip().splitlines()) == 1
 
 
-@pytest.mark.parametrize("start", ["", "sads.family('dit', (1, 16, 16)).build()"])
-def test_commands_start_without_what_is_slow_to_import(start):
+@pytest.mark.parametrize(
+    ("start", "slow"),
+    [
+        ("import sads.cli.root", {"torch", "numpy"}),  # all that `sads --help` takes
+        ("sads.family('dit', (1, 16, 16)).build()", set()),
+    ],
+)
+def test_commands_start_without_what_is_slow_to_import(start, slow):
     """Nor does building a network need it, as most commands do first."""
-    slow = {"matplotlib", "scipy.stats", "sklearn", "torch._dynamo", "ray"}
+    slow = slow | {"matplotlib", "scipy.stats", "sklearn", "torch._dynamo", "ray"}
     code = f"import sys, sads, sads.cli; {start}\nprint(*({slow} & set(sys.modules)))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert (done.stdout.split(), done.returncode) == ([], 0)

@@ -5,6 +5,7 @@ a `DecodingError` that says where.
 """
 
 import dataclasses
+import functools
 import math
 import types
 import typing
@@ -107,7 +108,7 @@ def _decode_tuple(kinds: tuple[Any, ...], content: Any, place: str) -> tuple[Any
 
 def _decode_fields(kind: Any, content: Any, place: str) -> Any:
     _expect(isinstance(content, dict), place, "an object", content)
-    hints = typing.get_type_hints(kind)
+    hints = _hints(kind)
     fields = {field.name: field for field in dataclasses.fields(kind)}
     if unknown := set(content) - set(fields):
         raise DecodingError(f"{place} has the unknown key {_short(sorted(unknown)[0])}")
@@ -117,6 +118,12 @@ def _decode_fields(kind: Any, content: Any, place: str) -> Any:
             raise DecodingError(f"{place} lacks the key {name!r}")
     values = {k: _decode(hints[k], v, f"{place}.{k}") for k, v in content.items()}
     return _made(kind, place, **values)
+
+
+@functools.cache
+def _hints(kind: type) -> dict[str, Any]:
+    """The types of a dataclass's fields; a store has the same few classes in every record."""
+    return typing.get_type_hints(kind)
 
 
 def _made(make: Any, place: str, /, *arguments: Any, **fields: Any) -> Any:

@@ -10,8 +10,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from scipy.stats import spearmanr
-
 from sads.atlas.entry import RIM, Entry
 from sads.environment import gigabytes
 from sads.estimates import Estimate
@@ -83,6 +81,8 @@ def made(entry: Entry) -> Made:
 
 def seen(entry: Entry) -> Seen:
     """What is asked of an entry."""
+    from scipy.stats import spearmanr  # slow to import, and most reports are of something else
+
     frequency, border = entry.frequency, entry.border
     return Seen(
         network=entry.title,

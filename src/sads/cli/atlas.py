@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from sads.arguments import check_count
 from sads.cli.interrupts import command_line
 from sads.cli.options import AsJson, Seed, WithReport
 from sads.cli.printing import print_line, print_message, print_table, print_written, progress_bar
@@ -86,6 +85,7 @@ def atlas(
     each a small `NAME.json` and `NAME.npz`, and `atlas.png` and `README.md` of all of them.
     """
     from sads.adapters.presets import PRESETS, preset
+    from sads.arguments import check_count
     from sads.atlas.compute import compute, finished, under_way
     from sads.atlas.entry import load
     from sads.atlas.page import made

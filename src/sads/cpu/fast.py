@@ -21,6 +21,7 @@ from torch.overrides import TorchFunctionMode
 
 from sads.cpu import layers
 from sads.cpu.library import NAME, NoLibraryError, library
+from sads.seeds import seed_torch
 
 PYTORCH = "torch"  # the name of PyTorch's layers
 Function = Callable[..., Any]
@@ -253,7 +254,7 @@ def fast_network(
     continuation decide alike.
     """
     with torch.random.fork_rng(devices=[]), torch.set_grad_enabled(not frozen):
-        torch.manual_seed(0)
+        seed_torch(0)
         tried = copy.deepcopy(build()).train(not frozen)
         x, time = torch.randn(2, *shape), torch.zeros(2)
         state = torch.get_rng_state()

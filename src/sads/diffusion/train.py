@@ -30,7 +30,7 @@ from sads.errors import CheckpointError, DataError, DivergedError
 from sads.families import ScoreFamily, as_family
 from sads.files import tensor_digest
 from sads.geometry.memory import check_evaluation
-from sads.seeds import torch_stream
+from sads.seeds import seed_torch, torch_stream
 from sads.table1 import RANK_ONE
 from sads.threads import worker_pool
 
@@ -259,7 +259,7 @@ def noised(
 def new_state(family: ScoreFamily, options: TrainingOptions, device: torch.device) -> TrainingState:
     """A fresh network, from the seed, and all that goes with it."""
     with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(options.seed)
+        seed_torch(options.seed)
         network = family.build().to(device)
     optimiser = torch.optim.Adam(network.parameters(), lr=options.learning_rate, fused=True)
     average = None

@@ -26,6 +26,7 @@ from sads.families import ScoreFamily, as_family
 from sads.geometry.invariance import Move, generate_group
 from sads.geometry.memory import check_evaluation
 from sads.networks.layers import CONVOLUTIONS
+from sads.seeds import seed_torch
 
 ANY_CONVOLUTION = tuple(CONVOLUTIONS.values())
 
@@ -125,7 +126,7 @@ def impulse_response(
     source = symmetric_family(family) if symmetric else family
     responses = []
     with torch.random.fork_rng(devices=[]), torch.no_grad():
-        torch.manual_seed(seed)
+        seed_torch(seed)
         for _ in range(num_networks):
             network = source.build().double()
             responses.append(source.score(network, impulse[None], torch.tensor([level]))[0])

@@ -1,0 +1,37 @@
+"""What the fork server of `killing.py` imports, and does for the first time, for all its processes.
+
+Nothing here computes with PyTorch: its threads would not be there in a process that is forked.
+"""
+
+import contextlib
+import io
+
+import pytest  # noqa: F401
+import torch._dynamo
+import torch._subclasses.schema_check_mode
+import torch.func  # noqa: F401
+import typer._adapters
+import typer.main
+import typer.rich_utils
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+
+import sads.cli.align
+import sads.cli.evaluate
+import sads.cli.geometry
+import sads.cli.main
+import sads.cli.root
+import sads.cli.sample
+import sads.experiments.sweep
+import sads.geometry.estimate
+import sads.geometry.summary
+import sads.plots.alignment
+import sads.plots.geometry
+import sads.plots.training
+import sads.rotations.portrait
+
+with contextlib.redirect_stdout(io.StringIO()):
+    typer.main.get_command(sads.cli.root.app)(["--version"], standalone_mode=False)
+figure = Figure()
+figure.add_subplot(title="$x_1$", xscale="log", yscale="log")
+FigureCanvasAgg(figure).print_png(io.BytesIO())
