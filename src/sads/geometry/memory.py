@@ -238,7 +238,7 @@ class _Live(TorchDispatchMode):
 
 
 # Set here and not in the class body, where torch would wrap it and import its compiler: 2 seconds.
-_Live.__torch_dispatch__ = _Live.watch  # type: ignore[method-assign]
+_Live.__torch_dispatch__ = _Live.watch  # type: ignore[method-assign,assignment]
 
 
 def _storage(value: Any) -> UntypedStorage | None:
