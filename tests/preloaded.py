@@ -28,6 +28,8 @@ import sads.geometry.summary
 import sads.plots.alignment
 import sads.plots.geometry
 import sads.plots.training
+import sads.report.distances
+import sads.report.sources
 import sads.rotations.portrait
 
 with contextlib.redirect_stdout(io.StringIO()):

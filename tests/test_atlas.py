@@ -111,11 +111,6 @@ def test_profiles_are_means_of_energies_along_bases(tiny: None, name: str) -> No
 
 
 @pytest.mark.pictures
-def test_the_page_and_its_pictures(tiny: None, command: Sads, tmp_path: Path) -> None:
-    for name in ("tiny", "tokens"):
-        command.succeed("atlas", name, "--out", "a")
-
-
 def test_the_command_computes_skips_and_adds_networks(
     tiny: None, command: Sads, tmp_path: Path
 ) -> None:

@@ -158,7 +158,7 @@ def test_commands_start_without_what_is_slow_to_import(start, slow):
     [
         ["symmetry", "--shape", "1x16", "--networks", 2],  # lines instead of pictures
         ["markov", "--networks", 16, "--seed", 2**64 - 1],
-        ["theorem1", "--runs", 8, "--seed", 2**64 - 1],
+        ["theorem1", "--steps", 20, "--runs", 8, "--seed", 2**64 - 1],
         ["descent", "mlp", "--shape", "1x4x4", "--networks", 16, "--steps", 2, "--rotations", 2],
     ],
 )
