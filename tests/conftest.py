@@ -1,5 +1,6 @@
 """What all tests need."""
 
+import gc
 import os
 import signal
 from collections.abc import Iterator
@@ -17,6 +18,10 @@ signal.signal(signal.SIGINT, _interrupt)
 
 # Workers of pytest-xdist are told a width, by which tables would be folded.
 os.environ.pop("COLUMNS", None)
+
+# PyTorch and others make a million objects that stay; to look through them at every turn takes a
+# tenth of the time of all tests.
+gc.set_threshold(100_000, 50, 100)
 
 pytest_plugins = ["browsing", "commands", "killing", "pictures"]
 
