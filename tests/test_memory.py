@@ -219,8 +219,9 @@ def test_more_of_anything_needs_no_less():
 class TestOneEvaluation:
     """What one evaluation of a network holds is known from its shapes, before it is made."""
 
-    def test_shapes_without_numbers_say_what_numbers_take(self):
-        family = sads.family("cnn", shape=(1, 16, 16), channels=8)
+    @pytest.mark.parametrize("name", ["cnn", "iddpm"])
+    def test_shapes_without_numbers_say_what_numbers_take(self, name):
+        family = sads.family(name, shape=(1, 16, 16))
         network, x, t = family.build(), torch.zeros(4, 1, 16, 16), torch.zeros(4)
         with torch.no_grad():
             taken = peak_activations(lambda: network(x, t))[1]
@@ -233,6 +234,13 @@ class TestOneEvaluation:
         taken = peak_activations(trained)[1]
         assert taken > 2 * evaluation_bytes(family, 4)
         assert evaluation_bytes(family, 4, training=True) == pytest.approx(taken, rel=0.1)
+
+    def test_attention_counts_with_its_matrix_whether_it_is_held_or_not(self):
+        family = sads.family("dit", shape=(1, 16, 16))
+        network, x, t = family.build(), torch.zeros(4, 1, 16, 16), torch.zeros(4)
+        with torch.no_grad():
+            taken = peak_activations(lambda: network(x, t))[1]
+        assert taken <= evaluation_bytes(family, 4) < evaluation_bytes(family, 4, training=True)
 
     def test_of_a_network_that_needs_numbers_nothing_is_known(self):
         class Choosing(nn.Linear):

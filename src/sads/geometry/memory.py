@@ -155,8 +155,8 @@ def evaluation_bytes(
     """The most bytes that one evaluation of a network holds at once, without its parameters.
 
     Nothing is computed: the network is built and run, with its gradient if it is trained, on
-    PyTorch's device `meta`, for its shapes alone. 0 if a constructor or a layer needs numbers, for
-    then nothing is known.
+    PyTorch's device `meta`, for its shapes alone. Attention counts with its matrix, which some
+    kernels never hold. 0 if a constructor or a layer needs numbers, for then nothing is known.
     """
 
     def evaluate() -> None:
@@ -167,7 +167,7 @@ def evaluation_bytes(
                 torch.autograd.grad(output.sum(), weights, allow_unused=True)
 
     try:
-        with torch.random.fork_rng(devices=[]), torch.device("meta"), ShapesOnly():
+        with torch.random.fork_rng(devices=[]), torch.device("meta"), ShapesOnly(in_haste=False):
             network = family.build().to(dtype)
             x, t = (torch.zeros(batch_size, *size, dtype=dtype) for size in (family.shape, ()))
             return peak_activations(evaluate)[1]

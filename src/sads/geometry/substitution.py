@@ -61,7 +61,16 @@ _OF_THE_SHAPE = frozenset(
 
 
 class ShapesOnly(TorchFunctionMode):
-    """What is given a tensor without numbers gives one without numbers."""
+    """What is given a tensor without numbers gives one without numbers.
+
+    Args:
+        in_haste: shapes of common layers are found without the steps between, and without what a
+            gradient needs.
+    """
+
+    def __init__(self, in_haste: bool = True):
+        super().__init__()
+        self._in_haste = in_haste
 
     def __torch_function__(
         self, func: Function, types: Any, args: Any = (), kwargs: Any = None
@@ -70,9 +79,10 @@ class ShapesOnly(TorchFunctionMode):
         if func not in _OF_THE_SHAPE and any(map(is_meta, _tensors([*args, *kwargs.values()]))):
             args = [_without_numbers(arg) for arg in args]
             kwargs = {key: _without_numbers(arg) for key, arg in kwargs.items()}
-            known = _SHAPES[func](*args, **kwargs) if func in _SHAPES else None
-            if known is not None:
-                return known
+            if self._in_haste and func in _SHAPES:
+                known = _SHAPES[func](*args, **kwargs)
+                if known is not None:
+                    return known
         return func(*args, **kwargs)
 
 
