@@ -3,6 +3,9 @@ PYTHON ?= python3.11
 BIN := .venv/bin
 STAMP := .venv/.installed
 
+# Tests start a hundred processes: none of them should compile what another has compiled.
+export PYTHONDONTWRITEBYTECODE :=
+
 .PHONY: demo test tests check lint types browser docs dist clean
 
 $(STAMP): pyproject.toml constraints.txt
