@@ -53,6 +53,7 @@ def compute(
         keep: leave the geometry in `work/`, so that networks can be added to it.
         estimate: draws networks in another way, on a cluster for instance.
     """
+    return_free_memory()  # what the network before has left is not this one's
     reset_peak_memory()
     family = adapt(preset.name, None, None, None, {})
     kept = folder / "work" / f"{preset.name}.safetensors"
