@@ -138,16 +138,21 @@ def _draw(axes: Axes, curve: Curve, color: str, style: object, label: str) -> No
 
 def _label(axes: Sequence[Axes]) -> None:
     spectrum, frequency, border = axes
-    for each in axes:
-        each.axhline(1, color=GREY, lw=0.8, ls=":")
-        each.set_yscale("log")
+    for place in axes:
+        place.axhline(1, color=GREY, lw=0.8, ls=":")
+        place.set_yscale("log")
     spectrum.set(xlabel="rank / number of ranks", title="spectrum")
     spectrum.set_ylabel("in units of the mean eigenvalue")
     frequency.set(xlabel="frequency (1: checkerboard)", title="energy against frequency")
     border.set(xlabel="distance from the border (1: centre)", title="energy against the border")
-    columns = 1 if len(spectrum.get_legend_handles_labels()[1]) <= 5 else 2
-    place = "upper right"  # above the curves, which fall at once
-    spectrum.legend(fontsize=6.5, frameon=False, labelcolor=INK, loc=place, ncols=columns)
+    many = len(spectrum.get_legend_handles_labels()[1]) > 5
+    spectrum.legend(  # above the curves, which fall at once
+        loc="upper right",
+        ncols=2 if many else 1,
+        fontsize=6.5,
+        frameon=False,
+        labelcolor=INK,
+    )
 
 
 def _colors(entries: Sequence[Entry]) -> dict[str, str]:
