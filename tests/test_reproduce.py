@@ -16,11 +16,21 @@ from sads.cli.main import main
 from sads.data.bases import basis
 from sads.diffusion.anatomy import DenoisingError
 from sads.estimates import Estimate
-from sads.experiments.figures import all_figures, fig2, fig6, fig7, fig8, practice, rotated_images
+from sads.experiments.figures import (
+    all_figures,
+    fig1,
+    fig2,
+    fig6,
+    fig7,
+    fig8,
+    practice,
+    rotated_images,
+)
 from sads.experiments.figures.figure import SCALES, Context, note_cells
 from sads.experiments.figures.practice import arms
 from sads.experiments.page import describe_claim
 from sads.experiments.records import Facts, Record
+from sads.experiments.registration import find_registered
 from sads.experiments.spec import COMMON, PAPER, FamilySpec
 from sads.experiments.store import Store
 from sads.experiments.verdict import correct
@@ -170,25 +180,28 @@ class TestPaperScale:
         assert fig6.chosen_panels(asked) == [fig6.ENDS]
         assert [rank for _, rank in fig6.panel_cells(asked, fig6.ENDS)] == [0, 255]
 
-    def test_common_practice_trains_on_the_same_data(self, tmp_path):
+    @pytest.mark.parametrize(
+        ("figure", "panel"),
+        [(fig1, "spheres"), (fig2, "dct"), (fig6, "dit-4")],
+        ids=["fig1", "fig2", "fig6"],
+    )
+    def test_common_practice_trains_on_the_same_data(self, figure, panel, tmp_path):
         context = Context("smoke", Store(tmp_path / "store"), "torch")
-        assert fig6.chosen_panels(context) == list(fig6.TABLE1)
-        asked = replace(context, only=("dit-4-common",))
-        assert fig6.chosen_panels(asked) == ["dit-4-common"]
-        common = fig6.panel_cells(asked, "dit-4-common")
-        paper = fig6.panel_cells(context, "dit-4")
-        assert {cell.practice for cell in common.values()} == {COMMON}
-        assert {key: replace(cell, practice=PAPER) for key, cell in common.items()} == paper
+        assert {cell.practice for cell in figure.cells(context)} == {PAPER}
+        common = figure.cells(replace(context, only=(f"{panel}-common",)))
+        paper = figure.cells(replace(context, only=(panel,)))
+        assert {cell.practice for cell in common} == {COMMON}
+        assert [replace(cell, practice=PAPER) for cell in common] == paper
 
     def test_bases_have_all_256_elements(self):
         assert fig2.COLUMNS["paper"].shape == (1, 16, 16)
         context = SimpleNamespace(
             scale="paper",
             layers="torch",
-            panels=lambda names: list(names),
+            panels=lambda names, on_request: [n for n in names if n not in on_request],
             seeds=lambda n: range(n),
         )
-        assert len(fig2.all_cells(context)) == 5 * 5 * 256
+        assert len(fig2.cells(context)) == 5 * 5 * 256
 
     @pytest.mark.parametrize(
         ("panel", "shape", "iterations"),
@@ -524,8 +537,11 @@ class TestFigure2:
         assert claims["vectors localised in space are modelled better"] == "contradicted"
         reverse = {k: -v for k, v in values.items()}
         claims = {c.text: c.verdict for c in fig2.judge_bases(reverse, energies, shape)}
-        claims.pop("vectors localised in space are modelled better")
-        assert set(claims.values()) == {"contradicted"}
+        local = claims.pop("vectors localised in space are modelled better")
+        assert (local, set(claims.values())) == ("supported", {"contradicted"})
+        common = fig2.judge_bases(values, energies, shape, place="common practice, ")
+        texts = [*claims, *(claim.text for claim in common)]
+        assert all(find_registered("fig2", text) for text in texts)
         closed = fig2.judge_bases(values, energies, shape, "they have diverged")
         assert {(c.verdict, c.reason) for c in closed} == {("not tested", "they have diverged")}
 
@@ -554,6 +570,6 @@ def test_committed_records_are_cells_of_the_figures(scale, tmp_path):
     results = Path(__file__).parents[1] / "results" / scale
     store = Store(tmp_path / "store", archive=results)
     context = Context(scale=scale, store=store, layers="another")
-    cells = list(fig2.all_cells(context).values())
+    cells = fig2.cells(context)
     assert store.missing(cells) == []
     assert len(store.archive.records) >= 523

@@ -1,4 +1,8 @@
-"""Figure 2: MSW2 of an iDDPM for data along every vector of five bases."""
+"""Figure 2: MSW2 of an iDDPM for data along every vector of five bases.
+
+Panels that end in `-common` train and sample the same networks on the same data as people do today:
+v-prediction, clipped, averaged. They are made if `--only` names them.
+"""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, replace
@@ -9,7 +13,7 @@ from numpy.typing import NDArray
 
 from sads.data.bases import BASES, FREQUENCY_BASES, basis
 from sads.data.spec import DataSpec
-from sads.experiments.figures.figure import Context, Figure, Outcome, note_cells
+from sads.experiments.figures.figure import Context, Figure, Outcome, joined, note_cells
 from sads.experiments.figures.states import (
     BaselineRow,
     baseline_cells,
@@ -19,7 +23,7 @@ from sads.experiments.figures.states import (
     note_states,
 )
 from sads.experiments.records import Record
-from sads.experiments.spec import Cell, FamilySpec, cell_of
+from sads.experiments.spec import COMMON, PAPER, Cell, FamilySpec, Practice, cell_of
 from sads.experiments.verdict import (
     MIN_SEEDS,
     Claim,
@@ -57,6 +61,10 @@ COLUMNS = {
     "paper": IDDPM,
 }
 
+ENDINGS = {PAPER: "", COMMON: "-common"}  # of the names of panels, by practice
+PANELS = tuple(name + ending for ending in ENDINGS.values() for name in BASES)
+ON_REQUEST = PANELS[len(BASES) :]
+
 Array = NDArray[np.float64]
 
 
@@ -77,7 +85,7 @@ class BasisRow(BaselineRow):
     zeros: float | None = titled("MSW2 of zeros", default=None)
 
 
-def all_cells(context: Context) -> dict[tuple[int, str, int], Cell]:
+def practice_cells(context: Context, practice: Practice) -> dict[tuple[int, str, int], Cell]:
     """The cells by seed, basis and number of the vector; those of the first seed come first."""
     chosen = COLUMNS[context.scale]
     dimension = basis("canonical", chosen.shape).dimension
@@ -87,43 +95,64 @@ def all_cells(context: Context) -> dict[tuple[int, str, int], Cell]:
             data=DataSpec("rank-one", name, str(index)),
             seed=seed,
             layers=context.layers,
+            practice=practice,
         )
         for seed in context.seeds(chosen.num_seeds)
-        for name in context.panels(BASES)
+        for name in _chosen_bases(context, practice)
         for index in range(dimension)
     }
 
 
+def _chosen_bases(context: Context, practice: Practice) -> list[str]:
+    """The bases of the panels that were asked for in a practice."""
+    ending = ENDINGS[practice]
+    panels = context.panels([name + ending for name in BASES], on_request=ON_REQUEST)
+    return [panel.removesuffix(ending) for panel in panels]
+
+
+def cells(context: Context) -> list[Cell]:
+    return [c for practice in ENDINGS for c in practice_cells(context, practice).values()]
+
+
 def draw(context: Context) -> Outcome:
-    chosen = COLUMNS[context.scale]
-    cells = all_cells(context)
+    return joined(
+        draw_practice(context, practice) for practice in ENDINGS if _chosen_bases(context, practice)
+    )
+
+
+def draw_practice(context: Context, practice: Practice) -> Outcome:
+    """The bases of one practice."""
+    chosen, ending = COLUMNS[context.scale], ENDINGS[practice]
+    place = ending.removeprefix("-")
+    cells = practice_cells(context, practice)
     done = context.finished(cells)
     if not done:
-        return Outcome({}, [], [], ["no cell is finished"])
-    notes = note_cells(done.values(), len(cells), context.layers) + note_states(done.values())
-    if chosen.shape != IDDPM.shape:
+        return Outcome({}, [], [], [f"{place}: no cell is finished".removeprefix(": ")])
+    notes = note_cells(done.values(), len(cells), context.layers, place)
+    notes += note_states(done.values(), place)
+    if chosen.shape != IDDPM.shape and practice == PAPER:
         notes.append(f"at this scale the network is {FamilySpec.of(chosen)}, the paper's 1x16x16")
-    values = {
-        name: _over_vectors(name, done, chosen.shape, _msw2) for name in context.panels(BASES)
-    }
-    energies = {name: _over_vectors(name, done, chosen.shape, _energy) for name in values}
-    rows = [_row(name, values[name], chosen.shape, done) for name in values]
-    claims = judge_bases(values, energies, chosen.shape, gate([r.last for r in done.values()]))
+    bases = _chosen_bases(context, practice)
+    values = {name: _over_vectors(name, done, chosen.shape, _msw2) for name in bases}
+    energies = {name: _over_vectors(name, done, chosen.shape, _energy) for name in bases}
+    rows = [_row(name, ending, values[name], chosen.shape, done) for name in bases]
+    claims = judge_bases(
+        values,
+        energies,
+        chosen.shape,
+        gate([r.last for r in done.values()]),
+        "" if practice == PAPER else "common practice, ",
+    )
     num_seeds = len({seed for seed, _, _ in done})
     if num_seeds < MIN_SEEDS:
         reason = f"{num_seeds} of the {MIN_SEEDS} seeds that a verdict takes"
         claims = [untested(claim, claim.gate or reason) for claim in claims]
-    return Outcome(
-        {
-            "fig2": plot_bases(
-                values, chosen.shape, rows, describe_states([r.last for r in done.values()])
-            ),
-            "fig2-prediction": plot_energy_against_distance(values, energies, rows),
-        },
-        rows,
-        context.tested(claims),
-        notes,
-    )
+    state = describe_states([r.last for r in done.values()])
+    pictures = {
+        f"fig2{ending}": plot_bases(values, chosen.shape, rows, state),
+        f"fig2{ending}-prediction": plot_energy_against_distance(values, energies, rows),
+    }
+    return Outcome(pictures, rows, context.tested(claims), notes)
 
 
 def _msw2(record: Record) -> float:
@@ -148,19 +177,20 @@ def _over_vectors(
 
 def _row(
     name: str,
+    ending: str,
     values: Array,
     shape: tuple[int, ...],
     done: Mapping[tuple[int, str, int], Record],
 ) -> BasisRow:
     finite = values[np.isfinite(values)]
     if not len(finite):
-        return BasisRow(name, 0)
+        return BasisRow(name + ending, 0)
     groups: dict[str, Any] = {
         group: float(chosen.mean()) if len(chosen := values[mask & np.isfinite(values)]) else None
         for group, mask in basis(name, shape).groups().items()
     }
     return BasisRow(
-        basis=name,
+        basis=name + ending,
         vectors=len(finite),
         best=float(finite.min()),
         median=float(np.median(finite)),
@@ -175,6 +205,7 @@ def judge_bases(
     energies: Mapping[str, Array],
     shape: tuple[int, ...],
     gate: str = "",
+    place: str = "",
 ) -> list[Claim]:
     """The paper's readings of Figure 2, and Conjecture 1 for vectors that are not eigenvectors.
 
@@ -184,7 +215,7 @@ def judge_bases(
     def compare(text: str, names: str, first: Array, second: Array) -> Claim:
         tendency = superiority(first, second)
         evidence = f"{names} = {tendency} over pairs of vectors"
-        return judge(text, evidence, group_test(first, second, "vectors"), tendency, gate)
+        return judge(place + text, evidence, group_test(first, second, "vectors"), tendency, gate)
 
     def finite(name: str, group: str | None = None) -> Array:
         mask = slice(None) if group is None else basis(name, shape).groups()[group]
@@ -221,7 +252,7 @@ def judge_bases(
     correlation = correlation_over_elements(_pool(x), _pool(y))
     claims.append(
         judge(
-            "v^T G v, known before training, predicts MSW2 for all vectors (Conjecture 1)",
+            f"{place}v^T G v, known before training, predicts MSW2 for all vectors (Conjecture 1)",
             f"rank correlation {correlation}; permuted within each basis",
             blocked_correlation_test(x, y, "vectors"),
             correlation,
@@ -289,6 +320,7 @@ FIGURE = Figure(
     "fig2",
     "Training along the vectors of five bases",
     draw,
-    cells=lambda context: list(all_cells(context).values()),
-    panels=BASES,
+    cells=cells,
+    panels=PANELS,
+    on_request=ON_REQUEST,
 )

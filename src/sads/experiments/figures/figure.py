@@ -125,6 +125,20 @@ class Outcome:
     notes: list[str] = field(default_factory=list)
 
 
+def joined(parts: Iterable[Outcome]) -> Outcome:
+    """The panels of a figure, each made by itself, as one figure."""
+    pictures: dict[str, Picture] = {}
+    table: list[Row] = []
+    claims: list[Claim] = []
+    notes: list[str] = []
+    for part in parts:
+        pictures |= part.pictures
+        table += part.table
+        claims += part.claims
+        notes += part.notes
+    return Outcome(pictures, table, claims, notes)
+
+
 def no_cells(context: Context) -> list[Cell]:
     """The cells of a figure that trains nothing."""
     return []
