@@ -176,6 +176,28 @@ def test_geometry_error_of_a_rotation_is_that_of_the_rotated_data():
         assert rotation.alpha.error == pytest.approx(again.alpha.error, rel=1e-8)
 
 
+@pytest.mark.parametrize("count", [50, 4], ids=["many samples", "fewer than coordinates"])
+@pytest.mark.parametrize("kind", ["min", "max", "share:0.3"])
+@pytest.mark.parametrize("spectrum", SPECTRA)
+def test_a_rotation_does_not_depend_on_what_lapack_chooses(spectrum, kind, count, monkeypatch):
+    """Signs, and bases of equal eigenvalues: one machine's rotation is undone on another."""
+    geometry, x = made(SPECTRA[spectrum]), samples(SPECTRA["repeated"], count=50)[:count]
+    expected = sads.rotation(geometry, x, kind).matrix()
+    eigh, seeds = torch.linalg.eigh, iter(range(100))
+
+    def another(matrix):
+        values, vectors = eigh(matrix)
+        ends = torch.nonzero(values.diff() > 1e-9).flatten() + 1
+        spans = vectors.tensor_split(ends, dim=1)
+        turned = [s @ orthogonal(1, s.shape[1], next(seeds))[0] for s in spans]
+        return values, torch.cat(turned, dim=1)
+
+    monkeypatch.setattr(torch.linalg, "eigh", another)
+    found = sads.rotation(geometry, x, kind).matrix()
+    assert next(seeds) > 0
+    torch.testing.assert_close(found, expected, rtol=0, atol=1e-8)
+
+
 def test_random_rotations_are_uniform():
     """Haar: entries have mean 0 and mean square 1/D, and det is of either sign."""
     geometry, x = made([2.0, 1.0, 1.0, 0.5]), samples([4.0, 3.0, 2.0, 1.0])

@@ -484,7 +484,27 @@ def check_defined(geometry: Geometry) -> None:
 def _eigenbasis(matrix: Tensor) -> tuple[Tensor, Tensor]:
     """Eigenvalues (descending, at least 0) and eigenvectors (columns) of a symmetric matrix."""
     values, vectors = torch.linalg.eigh(matrix)
-    return values.flip(0).clamp(min=0), vectors.flip(1)
+    values, vectors = values.flip(0).clamp(min=0), vectors.flip(1)
+    return values, _settle(values, vectors)
+
+
+def _settle(values: Tensor, vectors: Tensor) -> Tensor:
+    """The same eigenvectors on every machine, whatever its LAPACK chooses.
+
+    An eigenvector may be turned round, and those of equal eigenvalues may be any basis of their
+    span, so that a rotation that is found twice would undo another one. Here they are the one basis
+    for which the products with some fixed vectors are triangular and positive on the diagonal.
+    """
+    ends = torch.nonzero(values[:-1] - values[1:] > EQUAL * values[0]).flatten() + 1
+    spans = vectors.tensor_split(ends.cpu(), dim=1)
+    widest = max(span.shape[1] for span in spans)
+    stream = torch_stream("eigenvectors that are settled")
+    fixed = torch.randn(len(vectors), widest, generator=stream, dtype=torch.float64).to(vectors)
+    settled = []
+    for span in spans:
+        q, r = torch.linalg.qr(span.T @ fixed[:, : span.shape[1]])
+        settled.append(span @ (q * r.diagonal().sign()))
+    return torch.cat(settled, dim=1)
 
 
 def _principal_axes(rows: Tensor) -> tuple[Tensor, Tensor]:
@@ -504,7 +524,7 @@ def _principal_axes(rows: Tensor) -> tuple[Tensor, Tensor]:
     values = torch.zeros(dimension, dtype=torch.float64)
     values[:num_samples], left = _eigenbasis(r @ r.T / num_samples)
     q[:, :num_samples] = q[:, :num_samples] @ left
-    return values, q
+    return values, q  # which does not depend on the machine: the signs of QR are fixed
 
 
 def _sample_errors(samples: Tensor) -> Tensor:
