@@ -10,7 +10,8 @@ export PYTHONDONTWRITEBYTECODE :=
 
 $(STAMP): pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[dev,docs]"
+	@echo "Installing what is needed into .venv: a few minutes the first time"
+	$(BIN)/python -m pip install --disable-pip-version-check -c constraints.txt -e ".[dev,docs]"
 	touch $@
 
 demo: $(STAMP)
