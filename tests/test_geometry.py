@@ -189,6 +189,20 @@ def test_files_of_other_versions_are_read(geometry: sads.Geometry, tmp_path: Pat
     assert read == replace(geometry.provenance, processor_seconds=None, memory=0)
 
 
+def test_signs_of_odd_directions_do_not_depend_on_rounding() -> None:
+    """Both of their largest entries have the same size; which one is larger is rounding."""
+    odd = torch.tensor([1.0, -3.0, 3.0, -1.0], dtype=torch.float64) / math.sqrt(20)
+    rest = torch.linalg.qr(torch.cat([odd[:, None], torch.eye(4).double()], dim=1)).Q[:, 1:]
+    values = torch.tensor([4.0, 3.0, 2.0, 1.0], dtype=torch.float64)
+    for place, sign in ((1, 1), (2, 1), (1, -1), (2, -1)):
+        u = odd.clone()
+        u[place] *= 1 + 1e-13
+        basis = torch.cat([sign * u[:, None], rest], dim=1)
+        factor = (basis * values) @ basis.T
+        found = Spread.of(factor.expand(16, 4, 4), torch.ones(16)).basis[:, 0]
+        torch.testing.assert_close(found, -odd)
+
+
 def test_directions_are_eigenvectors(geometry: sads.Geometry) -> None:
     directions = geometry.directions()
     vectors = directions.vectors.flatten(1)

@@ -9,6 +9,7 @@ from torch import Tensor
 from sads.estimates import batch_error, batch_mean, batch_skewness
 
 EQUAL = 1e-12  # eigenvalues this close, in units of the largest, are the same number
+TIE = 1e-6  # entries of an eigenvector this close have the same size
 CHUNK = 1 << 22  # numbers that are made at a time for all pairs of directions
 
 
@@ -68,6 +69,10 @@ def rows_at_once(size: int) -> int:
 
 
 def _fix_signs(basis: Tensor) -> Tensor:
-    """The entry of largest magnitude of every column is positive."""
-    largest = basis.abs().argmax(dim=0)
+    """The entry of largest magnitude of every column is positive, the first of those that tie.
+
+    An odd vector has two that differ in rounding alone, which is not the same on every machine.
+    """
+    sizes = basis.abs()
+    largest = (sizes >= (1 - TIE) * sizes.amax(dim=0)).int().argmax(dim=0)
     return basis * torch.sign(basis[largest, torch.arange(basis.shape[1])])
