@@ -368,7 +368,10 @@ class TestKills:
         ("arguments", "result"),
         [
             (["align", "digits", "--family", "mlp", *MLP[2:], "--shape", "1x8x8"], "alignment"),
-            (["evaluate", "samples.npz", "rank-one:dct:3"], "evaluate"),
+            (
+                ["evaluate", "samples.npz", "rank-one:dct:3", "--test-samples", "1000"],
+                "evaluate",
+            ),
         ],
         ids=["align", "evaluate"],
     )
