@@ -434,17 +434,17 @@ def test_models_whose_metadata_is_of_the_wrong_kind(tmp_path: Path, key: str, co
         sads.load_model(path)
 
 
-def train_tiny(folder: Path, name: str) -> None:
+def train_tiny(folder: Path, name: str, checkpoint_every: int) -> None:
     torch.set_num_threads(1)
     x = torch.randn(40, 1, 2, 2, generator=torch.Generator().manual_seed(0))
     model = sads.train(
         sads.family("mlp", (1, 2, 2), width=16, depth=1, time_width=8),
         x,
-        iterations=3000,
+        iterations=1500,
         batch_size=8,
         learning_rate=1e-3,
         checkpoint=folder / f"{name}.checkpoint",
-        checkpoint_every=5,
+        checkpoint_every=checkpoint_every,
     )
     model.save(folder / f"{name}.model")
 
@@ -453,15 +453,16 @@ def train_tiny(folder: Path, name: str) -> None:
 @pytest.mark.skipif(sys.platform == "win32", reason="there is no kill -9")
 def test_twenty_kills_change_nothing(tmp_path: Path, processes: ForkServerContext) -> None:
     """`kill -9` at random moments, resumed each time: the same weights as an undisturbed run."""
-    finish(processes, train_tiny, tmp_path, "calm")
+    finish(processes, train_tiny, tmp_path, "calm", 1500)
     kill_repeatedly(
         processes,
         train_tiny,
         tmp_path,
         "killed",
+        5,
         progress=tmp_path / "killed.checkpoint",
         times=20,
-        delay=0.05,
+        delay=0.025,
     )
     calm, killed = (sads.load_model(tmp_path / f"{name}.model") for name in ("calm", "killed"))
     assert torch.equal(calm.losses, killed.losses)

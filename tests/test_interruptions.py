@@ -312,14 +312,14 @@ class TestKills:
     """Ten random moments of every command, by `kill -9` and SIGTERM in turn."""
 
     def test_geometry(self, tmp_path: Path, processes: ForkServerContext) -> None:
-        arguments = ["geometry", "cnn", *CNN, "--networks", "20000", "--out"]
+        arguments = ["geometry", "cnn", *CNN, "--networks", "10000", "--out"]
         folder = tmp_path / "disturbed"
 
         def check() -> None:
             path = folder / "geometry.safetensors"
             if path.exists() and (folder / "geometry.partial.safetensors").exists():
                 found = sads.load_geometry(path)
-                assert found.provenance.interrupted or found.num_networks == 20000
+                assert found.provenance.interrupted or found.num_networks == 10000
 
         finish(processes, run_command, tmp_path, [*arguments, "calm"])
         disturb(
@@ -328,7 +328,7 @@ class TestKills:
             [*arguments, "disturbed"],
             check,
             progress=folder / "geometry.partial.safetensors",
-            longest=0.1,
+            longest=0.05,
         )
         calm, found = (
             sads.load_geometry(tmp_path / name / "geometry.safetensors")
@@ -340,14 +340,14 @@ class TestKills:
 
     def test_sample(self, tmp_path: Path, processes: ForkServerContext) -> None:
         TestSamples().model().save(tmp_path / "model.safetensors")
-        options = ["--samples", "3000", "--batch-size", "50", "--steps", "100"]
+        options = ["--samples", "1500", "--batch-size", "50", "--steps", "100"]
         arguments = ["sample", "model.safetensors", *options]
         folder = tmp_path / "disturbed"
 
         def check() -> None:
             if (folder / "samples.npz").exists():
                 with np.load(folder / "samples.npz") as arrays:
-                    assert len(arrays["images"]) == 3000
+                    assert len(arrays["images"]) == 1500
 
         finish(processes, run_command, tmp_path, [*arguments, "--out", "calm"])
         disturb(
@@ -356,7 +356,7 @@ class TestKills:
             [*arguments, "--out", "disturbed"],
             check,
             progress=folder / "samples.partial.safetensors",
-            longest=0.1,
+            longest=0.05,
         )
         calm, found = (
             np.load(tmp_path / name / "samples.npz")["images"] for name in ("calm", "disturbed")
@@ -368,7 +368,10 @@ class TestKills:
         ("arguments", "result"),
         [
             (["align", "digits", "--family", "mlp", *MLP[2:], "--shape", "1x8x8"], "alignment"),
-            (["evaluate", "samples.npz", "rank-one:dct:3"], "evaluate"),
+            (
+                ["evaluate", "samples.npz", "rank-one:dct:3", "--test-samples", "1000"],
+                "evaluate",
+            ),
         ],
         ids=["align", "evaluate"],
     )

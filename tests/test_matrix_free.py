@@ -1,7 +1,8 @@
 """Geometries without a matrix: their energies and both ends agree with those of matrices."""
 
 import math
-import subprocess
+import os
+import signal
 import sys
 from dataclasses import replace
 
@@ -11,6 +12,7 @@ import torch
 from torch import nn
 
 import sads
+from killing import SECONDS, start
 from sads import environment
 from sads.errors import (
     CheckpointError,
@@ -366,23 +368,26 @@ def test_interrupted_anywhere_it_goes_on_to_the_same_numbers(share, tmp_path):
         sads.estimate_geometry(family, **{**options, "seed": 6})
 
 
-KILLED = """
-import os, sads, sys
-def progress(done, total, error, steps=iter(range(10**6))):
-    if next(steps) == int(sys.argv[2]):
-        os.kill(os.getpid(), 9)
-family = sads.family("cnn", shape=(1, 7, 5), channels=8)
-sads.estimate_geometry(family, 32, seed=5, matrix_free=True, batch_size=1,
-                       checkpoint=sys.argv[1], checkpoint_seconds=0, progress=progress)
-"""
+def be_killed(path, last, options):
+    steps = iter(range(10**6))
+
+    def progress(*_):
+        if next(steps) == last:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    torch.set_num_threads(1)
+    sads.estimate_geometry(
+        FAMILIES["odd"](), checkpoint=path, checkpoint_seconds=0, progress=progress, **options
+    )
 
 
-def test_killed_it_goes_on_to_the_same_numbers(tmp_path):
+def test_killed_it_goes_on_to_the_same_numbers(tmp_path, processes):
     path = tmp_path / "partial.safetensors"
-    run = subprocess.run([sys.executable, "-c", KILLED, path, "25"], capture_output=True)
-    assert run.returncode == -9
-    assert path.exists()
     options = {"num_networks": 32, "seed": 5, "matrix_free": True, "batch_size": 1}
+    process = start(processes, be_killed, path, 25, options)
+    process.join(SECONDS)
+    assert process.exitcode == -signal.SIGKILL
+    assert path.exists()
     family = FAMILIES["odd"]()
     drawn = []
     continued = sads.estimate_geometry(

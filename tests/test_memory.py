@@ -147,10 +147,10 @@ def test_the_last_resort_is_one_line_too(error, monkeypatch, capsys):
     from sads.cli import main as module
     from sads.cli import root
 
-    def fail(app):
+    def fail():
         raise error
 
-    monkeypatch.setattr(root.typer.main, "get_command", fail)
+    monkeypatch.setattr(root, "command", fail)
     monkeypatch.setattr(sys, "argv", ["sads", "families"])
     with pytest.raises(SystemExit) as exit_status:
         module.main()

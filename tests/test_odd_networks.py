@@ -117,11 +117,12 @@ def test_odd_networks_agree_with_monte_carlo(
     factory: Callable[[], nn.Module], estimator: str, note: str
 ) -> None:
     family = _family(factory)
-    fast = sads.estimate_geometry(family, 480 if estimator == "monte-carlo" else 1600, seed=1)
+    count = 480 if factory is HiddenState else 320  # as many as the resolution asks for
+    fast = sads.estimate_geometry(family, count if estimator == "monte-carlo" else 800, seed=1)
     assert fast.estimator == estimator
     assert note in " ".join(fast.provenance.notes)
     assert bool(note) == bool(fast.provenance.notes)
-    plain = sads.estimate_geometry(family, 480, seed=2, estimator="monte-carlo")
+    plain = sads.estimate_geometry(family, count, seed=2, estimator="monte-carlo")
     _assert_agree(fast, plain, resolution=0.1)
 
 

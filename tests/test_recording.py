@@ -1,7 +1,10 @@
 """Recorded initialisation against the constructors that it stands for."""
 
+import contextlib
+import copy
 import math
 import threading
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -14,7 +17,7 @@ from torch import Tensor, nn
 import sads
 from cases import FAMILIES, small_family
 from sads.geometry.drawing import Initialiser
-from sads.geometry.recording import record
+from sads.geometry.recording import LargeNetwork, record
 
 
 class Exotic(nn.Module):
@@ -170,3 +173,28 @@ def test_other_threads_draw_as_ever() -> None:
 def test_no_mocks_outside_of_tests() -> None:
     for path in Path(sads.__file__).parent.rglob("*.py"):
         assert "unittest" not in path.read_text(), path
+
+
+class Cloned(nn.Module):
+    """Copies, which no module is told of."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(10, 10)
+        self.others = [copy.deepcopy(self.layer) for _ in range(3)]  # 440 bytes each
+
+
+class Stubborn(nn.Module):
+    """Whatever goes wrong, it goes on."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        with contextlib.suppress(BaseException):
+            self.layer = nn.Linear(100, 100)
+
+
+@pytest.mark.parametrize("build", [lambda: nn.Linear(100, 100), Cloned, Stubborn])
+def test_a_constructor_that_fills_too_much_is_stopped(build: Callable[[], nn.Module]) -> None:
+    with pytest.raises(LargeNetwork):
+        record(build, limit=1000)
+    assert record(lambda: nn.Linear(10, 10), limit=1000).reason is None

@@ -31,7 +31,8 @@ from sads.table1 import Sampling, Training
 FAMILY = FamilySpec("mlp", (1, 4, 4), (("depth", 1), ("width", 16)))
 GEOMETRY = GeometrySpec(FAMILY, 32)
 QUICK = Training(5, 20, 1e-3)
-SLOW = Training(600, 20, 1e-3)  # long enough to be killed in ten times
+SLOW = Training(600, 20, 1e-3)  # long enough for a node to die under it
+KILLED = Training(300, 20, 1e-3)  # six cells of it are long enough to be killed in ten times
 
 
 def cell_along(data, training=QUICK):
@@ -155,7 +156,7 @@ def drive(folder, num_workers):
         pids = [process.pid for process in multiprocessing.active_children()]
         write_json(folder.with_suffix(".workers"), pids)  # whole, when it is read
 
-    board = sweep(cells(SLOW, 6), Store(folder), num_workers=num_workers, watch=watch)
+    board = sweep(cells(KILLED, 6), Store(folder), num_workers=num_workers, watch=watch)
     outcome = [board.finished + board.found, len(board.failed), board.notes]
     folder.with_suffix(".outcome").write_text(json.dumps(outcome))
 
@@ -190,7 +191,7 @@ def test_ten_kills_and_a_dead_worker_change_nothing(tmp_path, processes):
     Eight of the ten compute their cells themselves; two have workers, which end with them.
     """
     undisturbed, folder = tmp_path / "undisturbed", tmp_path / "killed"
-    sweep(cells(SLOW, 6), Store(undisturbed), num_workers=2)
+    sweep(cells(KILLED, 6), Store(undisturbed), num_workers=2)
     get_geometry(GEOMETRY, Store(folder))
     moments = random.Random(0)
     for turn in range(10):
@@ -198,7 +199,7 @@ def test_ten_kills_and_a_dead_worker_change_nothing(tmp_path, processes):
         start = time.time()
         process = killing.start(processes, drive, folder, num_workers)
         wait_until(lambda start=start: work_since(folder, start))
-        process.join(moments.uniform(0, 0.1))
+        process.join(moments.uniform(0, 0.05))
         assert process.is_alive(), "the sweep ended before it was killed"
         process.kill()
         process.join()

@@ -4,6 +4,7 @@ import pytest
 import torch
 
 import sads
+from cases import one_set_up
 from sads.experiments.figures import all_figures
 from sads.experiments.figures.fig3 import judge_symmetry
 from sads.experiments.figures.fig4 import judge_amplification, judge_early, judge_plateaus
@@ -130,7 +131,8 @@ def test_mean_frequency_of_a_cosine_is_its_frequency():
 def test_shares_agree_with_the_directions_and_errors_with_other_seeds():
     family = sads.family("cnn", (1, 6, 6))
     images = torch.randn(3, 1, 6, 6, generator=torch.Generator().manual_seed(0))
-    geometries = [sads.estimate_geometry(family, 64, seed=seed) for seed in range(24)]
+    with one_set_up():
+        geometries = [sads.estimate_geometry(family, 64, seed=seed) for seed in range(24)]
     estimates = [shares_in_first(g, images) for g in geometries]
     shares = torch.stack([e.values for e in estimates])
     first = geometries[0].directions().avoided(12).flatten(1)

@@ -114,7 +114,7 @@ STEPS = [1, 2, 5, 10, 20, 50, 100, 200, 400, 800]
 )
 def test_simulated_second_moment_equals_the_recursion(index, sigma, batch_size, init_variance):
     p, eta = problem(index, sigma), 0.02
-    runs = p.simulate(STEPS, eta, 2000, batch_size=batch_size, init_variance=init_variance, seed=5)
+    runs = p.simulate(STEPS, eta, 1000, batch_size=batch_size, init_variance=init_variance, seed=5)
     exact = p.squared_errors(STEPS, eta, batch_size, init_variance)
     assert ((runs.mean - exact).abs() <= 3 * runs.mean_error).all()
     assert (runs.mean_error < 0.05 * exact).all()  # or the line above would say little
@@ -145,7 +145,7 @@ def test_second_moment_of_full_matrices_by_brute_force():
 def test_plateau_is_the_limit_of_the_recursion(batch_size):
     for index in range(5):
         p = problem(index)
-        limit = float(p.squared_errors([20_000], 0.05, batch_size)[0])
+        limit = float(p.squared_errors([4000], 0.05, batch_size)[0])
         assert p.plateau(0.05, batch_size) == pytest.approx(limit, rel=1e-9)
 
 

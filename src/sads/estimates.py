@@ -28,6 +28,7 @@ if TYPE_CHECKING:  # commands print estimates before anybody needs PyTorch, whic
 MIN_BATCHES = 8  # below this, their spread says too little
 SKEW = 0.2  # by which an error grows for a squared skewness of 1, see `skew_factor`
 MAX_RELATIVE = 0.25  # a larger error of a positive mean, in units of it, is not known by batches
+FEW_NUMBERS = 1 << 14  # of which copies take no time, and every operation more than its numbers
 
 
 class Estimate(float):
@@ -124,8 +125,14 @@ def batch_error(values: "Tensor", counts: "Tensor") -> "Tensor":
     mean = batch_mean(values, counts)
     variance = mean.new_zeros(mean.shape)
     weights = (counts.double() / counts.sum())[used].tolist()
-    for value, weight in zip(values[used], weights, strict=True):
-        variance += weight**2 / (1 - weight) * (value - mean) ** 2
+    factors = [weight**2 / (1 - weight) for weight in weights]
+    if values.numel() < FEW_NUMBERS:  # all at once: the same operations, and sums in this order
+        each = mean.new_tensor(factors).reshape(-1, *[1] * mean.ndim)
+        for part in each * (values[used] - mean) ** 2:
+            variance += part
+        return variance.sqrt()
+    for value, factor in zip(values[used], factors, strict=True):
+        variance += factor * (value - mean) ** 2
     return variance.sqrt()
 
 

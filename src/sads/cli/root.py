@@ -6,6 +6,7 @@ import sys
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cache
 from typing import Annotated, Any
 
 import typer
@@ -99,6 +100,12 @@ def root(
     pass
 
 
+@cache
+def command() -> Any:
+    """All commands, as Typer makes them of `app`: once, which takes a tenth of a second."""
+    return typer.main.get_command(app)
+
+
 def run() -> int:
     """Run the command of `sys.argv`; its exit status.
 
@@ -109,7 +116,7 @@ def run() -> int:
         _refuse_empty(sys.argv[1:])
         with warnings.catch_warnings():  # of PyTorch; what is wrong with the size is said later
             warnings.filterwarnings("ignore", message="Initializing zero-element tensors")
-            status = typer.main.get_command(app)(standalone_mode=False)
+            status = command()(standalone_mode=False)
         return status if isinstance(status, int) else 0
     except SadsError as error:
         print_error(str(error))

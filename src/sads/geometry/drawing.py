@@ -27,6 +27,11 @@ class Blueprint:
         self.reason = recording.reason  # why recipes are not used, if they are not
 
     @property
+    def parameter_bytes(self) -> int:
+        """Bytes of all parameters and buffers of one network, in single precision."""
+        return 4 * sum(recipe.numel for recipe in self.recipes.values())
+
+    @property
     def is_constant(self) -> bool:
         """Do all networks have the same parameters?"""
         return all(recipe.value is not None for recipe in self.recipes.values())
@@ -52,10 +57,15 @@ class Blueprint:
 
 
 class Initialiser(Blueprint):
-    """Draws the parameters and buffers of many networks of a family at once."""
+    """Draws the parameters and buffers of many networks of a family at once.
 
-    def __init__(self, build: Callable[[], nn.Module]):
-        super().__init__(record(build))
+    Args:
+        build: makes a network.
+        limit: bytes that it may fill; `LargeNetwork` if there are more.
+    """
+
+    def __init__(self, build: Callable[[], nn.Module], limit: float = math.inf):
+        super().__init__(record(build, limit))
         self._build = build
         steps = [step for recipe in self.recipes.values() for step in recipe.steps]
         self._num_uniform = sum(math.prod(s.size) for s in steps if s.op == UNIFORM)

@@ -5,6 +5,7 @@ them, whether their output layer can be integrated out, which symmetries their l
 found, and why something faster was not possible, becomes part of the provenance.
 """
 
+import math
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -46,7 +47,7 @@ from sads.geometry.readout import (
     score_coefficients,
     with_default_readout,
 )
-from sads.geometry.recording import named_tensors
+from sads.geometry.recording import LargeNetwork, named_tensors
 from sads.geometry.remembered import Findings, key_of, recall, remember
 from sads.geometry.result import Provenance
 from sads.geometry.stacks import set_up_threads
@@ -88,19 +89,30 @@ def make_plan(family: ScoreFamily, probe: Probe, request: Request, stage: Stage)
     if request.device.type == "cpu":
         check_evaluation(family)
     notes: tuple[str, ...] = ()
-    streamed, why_not = _streamed(family, request)
-    if streamed is not None:
-        _check_layer(streamed, request)
-        try:
-            return _choose(family, probe, streamed, request, stage)
-        except CannotStreamError as error:
-            why_not = str(error)
-    if why_not is not None:
-        notes = (f"networks are not drawn layer by layer: {why_not}",)
-    with _watching_memory(family, why_not):
-        initialiser = _initialiser(family)
+    initialiser = _small(family) if request.streaming is None else None
+    if initialiser is None:
+        streamed, why_not = _streamed(family, request)
+        if streamed is not None:
+            _check_layer(streamed, request)
+            try:
+                return _choose(family, probe, streamed, request, stage)
+            except CannotStreamError as error:
+                why_not = str(error)
+        if why_not is not None:
+            notes = (f"networks are not drawn layer by layer: {why_not}",)
+        with _watching_memory(family, why_not):
+            initialiser = _initialiser(family)
     with set_up_threads(sum(tensor.nbytes for _, tensor in named_tensors(initialiser.module))):
         return _choose(family, probe, initialiser, request, stage, notes)
+
+
+def _small(family: ScoreFamily) -> Initialiser | None:
+    """The networks, if they are so small that nobody would draw them layer by layer."""
+    try:
+        found = _initialiser(family, STREAM_BYTES)
+    except LargeNetwork:
+        return None
+    return found if found.parameter_bytes <= STREAM_BYTES else None
 
 
 def _streamed(family: ScoreFamily, request: Request) -> tuple[Streamed | None, str | None]:
@@ -133,9 +145,9 @@ def _check_layer(networks: Streamed, request: Request) -> None:
         )
 
 
-def _initialiser(family: ScoreFamily) -> Initialiser:
+def _initialiser(family: ScoreFamily, limit: float = math.inf) -> Initialiser:
     try:
-        return Initialiser(family.build)
+        return Initialiser(family.build, limit)
     except NotImplementedError as error:
         raise NetworkError(
             f"the networks of {family.name} cannot be compared ({describe_failure(error)}); are "

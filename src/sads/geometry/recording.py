@@ -70,26 +70,32 @@ class Recording:
     reason: str | None  # why the recipes cannot be used, if they cannot
 
 
-def record(build: Callable[[], nn.Module]) -> Recording:
+class LargeNetwork(BaseException):
+    """A constructor fills more memory than it may; no `except Exception` in it is for this."""
+
+
+def record(build: Callable[[], nn.Module], limit: float = math.inf) -> Recording:
     """Watch a constructor, replay what was seen, and compare with a second network.
 
     No more than two networks, the largest parameter and what the constructor leaves behind are
     in memory at a time. Threads record one after the other, as all constructors draw from
     PyTorch's one stream; if another thread draws from it meanwhile, the replay differs and
-    networks are built by their constructor.
+    networks are built by their constructor. Raises `LargeNetwork` as soon as the constructor
+    fills more than `limit` bytes.
     """
     with _RECORDING:
-        return _record(build)
+        return _record(build, limit)
 
 
-def _record(build: Callable[[], nn.Module]) -> Recording:
-    recorder = _Recorder()
+def _record(build: Callable[[], nn.Module], limit: float) -> Recording:
+    recorder = _Recorder(limit)
 
     def watched() -> nn.Module:
         with recorder, recorder.truncated_normals():
             return build()
 
     module = build_network(watched, 0)
+    recorder.check_held()  # a constructor may have gone on after the error
     _check_sizes(module)
     replayed = _replayed_storages(recorder, module)
     programs = _programs(recorder)
@@ -274,8 +280,10 @@ class _Event:
 class _Recorder(TorchDispatchMode):
     """Logs the operations that fill storages, in order; anything else marks them as unknown."""
 
-    def __init__(self) -> None:
+    def __init__(self, limit: float = math.inf) -> None:
         super().__init__()
+        self._limit = limit  # bytes that may be filled
+        self._held = 0
         self.events: list[_Event] = []
         self.unknown: set[int] = set()
         self.alive: list[Tensor] = []  # so that no address is used twice
@@ -287,6 +295,8 @@ class _Recorder(TorchDispatchMode):
         kwargs = kwargs or {}
         # Normal numbers without memory are nothing to fill, and PyTorch would import its compiler.
         nothing = func is aten.normal_.default and _on_meta(args[0])
+        if func in FILLS and self._limit < math.inf:
+            self._count(args[0])  # before it takes any memory
         out = args[0] if nothing else func(*args, **kwargs)
         if isinstance(out, Tensor) and func not in UNWRITTEN:
             self._keep(out)
@@ -328,6 +338,7 @@ class _Recorder(TorchDispatchMode):
         def logged(tensor: Tensor, *args: Any, generator: torch.Generator | None = None) -> Tensor:
             if threading.get_ident() != recording_thread:
                 return original(tensor, *args, generator=generator)
+            self._count(tensor)
             if not _on_meta(tensor):
                 with _disable_current_modes():
                     original(tensor, *args, generator=generator)
@@ -349,7 +360,20 @@ class _Recorder(TorchDispatchMode):
 
     def _keep(self, tensor: Tensor) -> None:
         self.alive.append(tensor)
-        self._written.add(_storage(tensor))
+        self._count(tensor)
+
+    def _count(self, tensor: Tensor) -> None:
+        """Its memory is written to; the first time it is added to what is held."""
+        storage = _storage(tensor)
+        if storage in self._written:
+            return
+        self._written.add(storage)
+        self._held += 0 if _on_meta(tensor) else tensor.untyped_storage().nbytes()
+        self.check_held()
+
+    def check_held(self) -> None:
+        if self._held > self._limit:
+            raise LargeNetwork
 
     def _forget(self, target: Tensor) -> None:
         """Something was done to a tensor that no recipe can say."""

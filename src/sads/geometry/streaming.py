@@ -47,11 +47,6 @@ class Streamed(Blueprint):
         self._memory: dict[tuple[torch.device, torch.dtype], Memory] = {}
 
     @property
-    def parameter_bytes(self) -> int:
-        """Bytes of all parameters and buffers of one network, never in memory together."""
-        return 4 * sum(recipe.numel for recipe in self.recipes.values())
-
-    @property
     def largest(self) -> tuple[str, int]:
         """The largest parameter, and its entries."""
         sizes = {name: recipe.numel for name, recipe in self.recipes.items()}

@@ -74,8 +74,7 @@ class _Probe:
 
     def __init__(self, family: ScoreFamily, network: nn.Module, layer: nn.Module):
         self.family, self.network, self.layer = family, network, layer
-        self.rows = 0
-        self.run(torch.zeros_like, 0, seed=1)
+        self.rows = 0  # known as soon as it was run
 
     def run(self, values: Values, level: int, seed: int) -> tuple[Tensor, Tensor, Tensor]:
         """What was sent (rows, ...), what came out, (D,), and the input, (D,)."""
