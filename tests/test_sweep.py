@@ -143,6 +143,19 @@ def test_a_cell_of_another_sweep_is_waited_for(tmp_path, monkeypatch):
     assert (board.finished, board.failed) == (1, {})
 
 
+def test_a_cell_that_was_busy_keeps_its_place():
+    """What only samples a model otherwise comes before the next training, as soon as it can."""
+    first, other_way, second, third = all_of_them = cells()
+    queue = sweeping._Queue(all_of_them)
+    assert [queue.take(), queue.take()] == [first, other_way]
+    queue.put_back(other_way, delay=3600.0)  # its training is busy
+    assert queue.take() == second
+    queue.put_back(other_way)
+    assert len(queue) == 2
+    assert [queue.take(), queue.take(), queue.take()] == [other_way, third, None]
+    assert not queue
+
+
 def test_refuses_no_workers(tmp_path):
     with pytest.raises(InvalidArgumentError, match="at least 1 worker"):
         sweep(cells(), Store(tmp_path / "store"), num_workers=0)

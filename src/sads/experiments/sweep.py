@@ -13,7 +13,6 @@ import os
 import signal
 import socket
 import time
-from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field
@@ -143,24 +142,26 @@ def sweep(
 
 
 class _Queue:
-    """Cells that wait, some of them not before a certain time."""
+    """Cells that wait, some of them not before a certain time; each keeps its place.
+
+    So cells that share a training, of which all but one find it busy, are done as soon as it is,
+    and a sweep that is stopped leaves no model that is sampled in one of its ways only.
+    """
 
     def __init__(self, cells: list[Cell]):
-        self._cells = deque((0.0, cell) for cell in cells)
+        self._due = dict.fromkeys(cells, 0.0)  # infinite for those that do not wait
         self._attempts = dict.fromkeys(cells, 0)
 
     def take(self) -> Cell | None:
-        """The next cell whose time has come."""
+        """The first cell whose time has come."""
         now = time.monotonic()
-        for _ in range(len(self._cells)):
-            due, cell = self._cells.popleft()
-            if due <= now:
-                return cell
-            self._cells.append((due, cell))
-        return None
+        cell = next((cell for cell, due in self._due.items() if due <= now), None)
+        if cell is not None:
+            self._due[cell] = math.inf
+        return cell
 
     def put_back(self, cell: Cell, delay: float = 0.0) -> None:
-        self._cells.append((time.monotonic() + delay, cell))
+        self._due[cell] = time.monotonic() + delay
 
     def count_loss(self, cell: Cell) -> bool:
         """Whether a cell whose worker died may be tried again."""
@@ -168,7 +169,7 @@ class _Queue:
         return self._attempts[cell] < ATTEMPTS
 
     def __len__(self) -> int:
-        return len(self._cells)
+        return sum(due < math.inf for due in self._due.values())
 
 
 def _note(board: Board, queue: _Queue, event: Event) -> None:
