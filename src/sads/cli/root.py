@@ -6,7 +6,7 @@ import sys
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import cache
+from functools import lru_cache
 from typing import Annotated, Any
 
 import typer
@@ -100,10 +100,22 @@ def root(
     pass
 
 
-@cache
 def command() -> Any:
-    """All commands, as Typer makes them of `app`: once, which takes a tenth of a second."""
+    """All commands, as Typer makes them of `app`: again only if some were added meanwhile."""
+    return _made(tuple(_registered(app)))
+
+
+@lru_cache(maxsize=1)
+def _made(_: tuple[Any, ...]) -> Any:
     return typer.main.get_command(app)
+
+
+def _registered(group: typer.Typer) -> Iterator[Any]:
+    yield from group.registered_commands
+    for added in group.registered_groups:
+        yield added
+        if added.typer_instance is not None:
+            yield from _registered(added.typer_instance)
 
 
 def run() -> int:

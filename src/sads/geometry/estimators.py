@@ -127,11 +127,13 @@ class Estimator(ABC):
     def grams(self, draws: Draws) -> list[BatchGram]:
         """What each batch among the draws adds: its number, how many networks, the sum of Grams."""
         rows = self.rows(draws)  # (n, R, P)
-        batches = torch.tensor(draws.numbers) % NUM_BATCHES
+        places: dict[int, list[int]] = {}
+        for place, number in enumerate(draws.numbers):
+            places.setdefault(number % NUM_BATCHES, []).append(place)
         grams = []
-        for batch in batches.unique().tolist():
-            flat = rows[batches == batch].flatten(0, 1).to(self.gram_type)
-            grams.append((batch, int((batches == batch).sum()), flat.T @ flat))
+        for batch, chosen in sorted(places.items()):
+            flat = rows[chosen].flatten(0, 1).to(self.gram_type)
+            grams.append((batch, len(chosen), flat.T @ flat))
         if not all(gram.isfinite().all() for _, _, gram in grams):
             self.explain_not_finite(draws, rows)
         return grams
