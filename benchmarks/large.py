@@ -25,7 +25,7 @@ import torch
 from torch import Tensor
 
 from sads.environment import peak_memory, usable_dtype
-from sads.geometry.streaming import Streamed, StreamedNetwork
+from sads.geometry.streaming.networks import Streamed, StreamedNetwork
 from sads.seeds import numpy_stream
 
 NETWORKS = ("sd15", "dit-xl-2")

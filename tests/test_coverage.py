@@ -21,9 +21,9 @@ from torch import Tensor
 import sads
 from sads.estimates import Estimate, batch_error, batch_skewness, skew_factor
 from sads.geometry.directions import find_directions
+from sads.geometry.eigenbasis import Spread
 from sads.geometry.lift import Lift
 from sads.geometry.repulsion import pushed
-from sads.geometry.spread import Spread
 
 STUDENT = float(stats.t(15).ppf(0.975))
 FIRST_SEED = 1000  # the constants of the rules were chosen on seeds below this

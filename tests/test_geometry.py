@@ -19,8 +19,8 @@ import sads
 from cases import one_set_up, small_family
 from sads.errors import GeometryFileError, InvalidArgumentError, MergeError, OutputError
 from sads.geometry.directions import find_directions
+from sads.geometry.eigenbasis import Spread
 from sads.geometry.lift import Lift
-from sads.geometry.spread import Spread
 
 
 @pytest.fixture(scope="module")

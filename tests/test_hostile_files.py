@@ -62,13 +62,13 @@ from sads.experiments.spec import Cell, FamilySpec, GeometrySpec
 from sads.experiments.store import Store
 from sads.experiments.verdict import Claim
 from sads.files import opening, plain
-from sads.partial import _digest
 from sads.pipeline import Evaluation
 from sads.report.alignment import AlignmentSource, alignment_section
 from sads.report.page import make_page
 from sads.rotations.portrait import Portrait, load_portrait
 from sads.table1 import Sampling, Training
 from sads.tensorfile import TensorFile
+from sads.unfinished import _digest
 from sads.untrusted import open_regular, parse_json, read_json
 
 SHAPE = (1, 4, 4)

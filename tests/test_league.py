@@ -15,7 +15,9 @@ from commands import Sads
 from sads.errors import DataError, InvalidArgumentError
 from sads.experiments.figures import all_figures
 from sads.experiments.figures.league import Key, until_finished
-from sads.experiments.league import (
+from sads.experiments.ranking import rank
+from sads.experiments.registration import find_registered
+from sads.experiments.standings import (
     COMMON,
     PAPER,
     SHIPPED,
@@ -30,8 +32,6 @@ from sads.experiments.league import (
     read_league,
     winner_claim,
 )
-from sads.experiments.ranking import rank
-from sads.experiments.registration import find_registered
 from sads.experiments.verdict import (
     SUPPORTED,
     Claim,

@@ -23,9 +23,9 @@ from sads.errors import (
     NotEnoughMemoryError,
     NotKeptError,
 )
-from sads.geometry.energies import _order
-from sads.geometry.search import Search, orthonormal
-from sads.geometry.windows import LocalInverse, Windows
+from sads.geometry.matrixfree.energies import _order
+from sads.geometry.matrixfree.search import Search, orthonormal
+from sads.geometry.matrixfree.windows import LocalInverse, Windows
 
 
 class Noisy(nn.Module):

@@ -16,7 +16,7 @@ import torch
 from PIL import Image
 
 import sads
-from sads import pieces
+from sads import markup
 from sads.tables import Row, Table, titled
 
 NOTEBOOK = Path(__file__).parents[1] / "examples" / "quickstart.ipynb"
@@ -64,8 +64,8 @@ def test_directions_are_their_pictures(geometry: sads.Geometry) -> None:
     html = sad._repr_html_()
     assert repr(sad) in _Balance(html).text
     first = re.findall(r'src="data:image/png;base64,([^"]+)"', html)[0]
-    pixels = pieces.direction_pixels(sad.vectors[0])
-    assert pieces.png(pixels).endswith(first)
+    pixels = markup.direction_pixels(sad.vectors[0])
+    assert markup.png(pixels).endswith(first)
     expected = (0.5 + sad.vectors[0, 0] / sad.vectors[0].abs().max() / 2) * 255
     assert np.abs(pixels - expected.numpy()).max() <= 0.5
 
@@ -122,7 +122,7 @@ def test_pictures_of_all_shapes() -> None:
         (7,): (1, 7),
         (1, 2, 3, 4): (1, 24),
     }.items():
-        pixels = pieces.direction_pixels(torch.randn(shape))
+        pixels = markup.direction_pixels(torch.randn(shape))
         assert pixels.shape == size
         Image.fromarray(pixels)
 

@@ -18,8 +18,8 @@ from sads.errors import NotEnoughMemoryError
 from sads.geometry.drawing import Initialiser
 from sads.geometry.memory import BASE
 from sads.geometry.recording import named_tensors
-from sads.geometry.streaming import Streamed, StreamedNetwork
-from sads.geometry.substitution import ShapesOnly
+from sads.geometry.streaming.networks import Streamed, StreamedNetwork
+from sads.geometry.streaming.substitution import ShapesOnly
 from sads.seeds import numpy_stream
 
 CPU = torch.device("cpu")

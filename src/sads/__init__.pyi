@@ -35,7 +35,7 @@ from sads.geometry.compare import Comparison as Comparison
 from sads.geometry.compare import compare as compare
 from sads.geometry.directions import Cluster as Cluster
 from sads.geometry.directions import Directions as Directions
-from sads.geometry.end import End as End
+from sads.geometry.ends import End as End
 from sads.geometry.estimate import estimate_geometry as estimate_geometry
 from sads.geometry.readout import Readout as Readout
 from sads.geometry.readout import register_readout as register_readout

@@ -40,7 +40,7 @@ _OWN_WORDS = ("shape", "family", "tolerance")  # which are refused in words that
 _PLURALS = {int: "whole numbers", float: "finite numbers", str: "texts"}
 _SOURCES = {  # where to get one
     "Geometry": "a geometry (see sads.estimate_geometry, sads.load_geometry)",
-    "League": "a league (see sads.experiments.league)",
+    "League": "a league (see sads.experiments.standings)",
     "Rotation": "a rotation (see sads.rotation, sads.load_rotation)",
     "Schedule": "a sads.Schedule",
     "ScoreModel": "a model (see sads.train, sads.load_model)",

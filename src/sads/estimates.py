@@ -20,7 +20,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from sads.pieces import element
+from sads.markup import element
 
 if TYPE_CHECKING:  # commands print estimates before anybody needs PyTorch, which is slow to import
     from torch import Tensor

@@ -13,7 +13,7 @@ import dataclasses
 from collections.abc import Sequence
 from typing import Any, TypeVar
 
-from sads import pieces
+from sads import markup
 from sads.estimates import Estimate
 
 
@@ -73,7 +73,7 @@ class Table(list[RowKind]):
 
     def _repr_html_(self) -> str:
         shown = titles(self)
-        return str(pieces.table(list(shown.values()), (cells(row, list(shown)) for row in self)))
+        return str(markup.table(list(shown.values()), (cells(row, list(shown)) for row in self)))
 
 
 def markdown(rows: Sequence[Row]) -> list[str]:

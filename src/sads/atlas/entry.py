@@ -23,7 +23,7 @@ from sads.environment import return_free_memory
 from sads.errors import DataError, printable
 from sads.estimates import Estimate
 from sads.files import ANYTHING_WRONG, replacing, write_json
-from sads.geometry.matrixfree import MatrixFree
+from sads.geometry.matrixfree.kept import MatrixFree
 from sads.geometry.profile import Profile, border_profile, frequency_profile
 from sads.geometry.result import Geometry
 from sads.untrusted import first_line, read_json

@@ -110,7 +110,7 @@ def rank(
     on data that it was not chosen on. Where none was, there is no order: you see the facts only.
     Writes `ranking.json` and `ranking.png`.
     """
-    from sads.experiments.league import read_league
+    from sads.experiments.standings import read_league
     from sads.files import write_json
     from sads.plots.ranking import plot_ranking
     from sads.plots.style import save

@@ -24,8 +24,8 @@ from sads.estimates import mean_estimate
 from sads.families import ARCHITECTURES, Description, Factory, ScoreFamily, family
 from sads.files import opening, plain, replacing
 from sads.geometry.lift import MAX_DIMENSION
+from sads.markup import card, facts
 from sads.networks.gaussian import GaussianPart
-from sads.pieces import card, facts
 from sads.shapes import MAX_AXES, format_shape
 from sads.tensorfile import TensorFile
 from sads.untrusted import parse_json

@@ -28,12 +28,12 @@ from sads.errors import CheckpointError, InvalidArgumentError, printable
 from sads.families import ScoreFamily
 from sads.files import digest, tensor_digest
 from sads.geometry.memory import check_evaluation
-from sads.partial import Partial
 from sads.rotations.rotation import Rotation
 from sads.schedule import Schedule
 from sads.seeds import torch_stream
 from sads.table1 import NUM_LEVELS
 from sads.threads import worker_pool
+from sads.unfinished import Partial
 from sads.untrusted import DAMAGE
 
 Denoise = Callable[[Tensor, int], Tensor]

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from sads.checked import checked
 from sads.errors import InvalidArgumentError
-from sads.experiments.league import (
+from sads.experiments.standings import (
     COMMON,
     NAMES,
     PAPER,

@@ -12,9 +12,9 @@ from torch import Tensor
 
 from sads.estimates import Estimates, batch_mean
 from sads.geometry.directions import Directions, find_directions
-from sads.geometry.end import End
+from sads.geometry.eigenbasis import Spread
+from sads.geometry.ends import End
 from sads.geometry.lift import Lift
-from sads.geometry.spread import Spread
 from sads.tensorfile import Pieces, TensorFile, expect_room
 
 CHUNK = 1 << 22  # numbers of directions that are converted at a time

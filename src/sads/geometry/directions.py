@@ -51,10 +51,10 @@ from sads.estimates import (
     positive_errors,
     skew_factor,
 )
+from sads.geometry.eigenbasis import CHUNK, EQUAL, Spread, rows_at_once
 from sads.geometry.lift import Lift
 from sads.geometry.repulsion import largest_push, pushed
-from sads.geometry.spread import CHUNK, EQUAL, Spread, rows_at_once
-from sads.pieces import card, strip
+from sads.markup import card, strip
 from sads.shapes import format_shape
 from sads.table1 import figure6_ranks
 

@@ -47,18 +47,18 @@ from sads.errors import (
 from sads.estimates import MIN_BATCHES
 from sads.families import ScoreFamily, as_family
 from sads.files import tensor_digest
+from sads.geometry.cost import NOTHING, Spent, Started
 from sads.geometry.estimators import Estimator, Stacked
-from sads.geometry.matrixfree import MatrixFree
+from sads.geometry.matrixfree.kept import MatrixFree
+from sads.geometry.matrixfree.passes import FINDERS, Passes, run_passes
 from sads.geometry.memory import BASE, Forecast, PassesForecast
 from sads.geometry.moments import Moments, draw_grams
-from sads.geometry.passes import FINDERS, Passes, run_passes
 from sads.geometry.plan import Request, Stage, make_plan
 from sads.geometry.result import Geometry, Provenance
-from sads.geometry.spent import NOTHING, Spent, Started
 from sads.geometry.stacks import set_up_threads
-from sads.partial import Partial
 from sads.probes import probe as as_probe
 from sads.shapes import format_shape
+from sads.unfinished import Partial
 
 DEFAULT_NETWORKS = 1024
 DENSE_POSITIONS = 5_000  # of a factor at most for which matrices are made

@@ -19,14 +19,14 @@ from torch import Tensor
 from sads.errors import InvalidArgumentError, NonFiniteError
 from sads.families import ScoreFamily
 from sads.geometry.drawing import Initialiser
+from sads.geometry.eigenbasis import EQUAL
 from sads.geometry.invariance import average, generate_group
 from sads.geometry.lift import Lift
 from sads.geometry.memory import BATCHES, Forecast, forecast
 from sads.geometry.readout import Readout, capture_input, score_coefficients
-from sads.geometry.spread import EQUAL
 from sads.geometry.stacks import PARAMETER_BYTES, Stack
-from sads.geometry.streaming import Streamed, StreamedNetwork, StreamedStack
-from sads.geometry.streams import NetworkStream
+from sads.geometry.streaming.networks import Streamed, StreamedNetwork, StreamedStack
+from sads.geometry.streaming.streams import NetworkStream
 from sads.probes import Probe, draw_input
 from sads.seeds import numpy_stream, seed_torch
 

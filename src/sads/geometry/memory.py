@@ -18,7 +18,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from sads.environment import check_memory, gigabytes, used_memory
 from sads.families import ScoreFamily
-from sads.geometry.substitution import ShapesOnly
+from sads.geometry.streaming.substitution import ShapesOnly
 from sads.shapes import format_shape
 
 BASE = 450 << 20  # Python, PyTorch and the rest, before any work

@@ -37,7 +37,6 @@ from sads.geometry.estimators import (
     OuterProduct,
     Stacked,
 )
-from sads.geometry.inspection import Inspector
 from sads.geometry.invariance import candidates, find_symmetries, positions_after
 from sads.geometry.memory import BASE, check_evaluation, peak_activations
 from sads.geometry.readout import (
@@ -48,11 +47,12 @@ from sads.geometry.readout import (
     with_default_readout,
 )
 from sads.geometry.recording import LargeNetwork, named_tensors
-from sads.geometry.remembered import Findings, key_of, recall, remember
 from sads.geometry.result import Provenance
 from sads.geometry.stacks import set_up_threads
-from sads.geometry.streaming import STREAM_BYTES, Streamed, weight_bytes
-from sads.geometry.substitution import CannotStreamError
+from sads.geometry.streaming.inspection import Inspector
+from sads.geometry.streaming.networks import STREAM_BYTES, Streamed, weight_bytes
+from sads.geometry.streaming.remembered import Findings, key_of, recall, remember
+from sads.geometry.streaming.substitution import CannotStreamError
 from sads.probes import Probe, draw_input
 from sads.seeds import numpy_stream
 

@@ -21,10 +21,10 @@ from torch import Tensor, nn
 
 from sads.errors import InvalidArgumentError, SadsError, ZeroReadoutError
 from sads.families import ScoreFamily
+from sads.geometry.after_readout import NoTail, Tail, find_tail
 from sads.geometry.drawing import Blueprint
 from sads.geometry.laws import Law
 from sads.geometry.lift import Lift
-from sads.geometry.tail import NoTail, Tail, find_tail
 
 LARGE = 256 << 20  # bytes of a factor; of a larger one no matrix is made to check its formula
 

@@ -31,10 +31,10 @@ from sads.families import Description
 from sads.files import opening, replacing
 from sads.geometry.dense import Dense
 from sads.geometry.directions import Directions
-from sads.geometry.end import End
+from sads.geometry.ends import End
 from sads.geometry.lift import Lift
-from sads.geometry.matrixfree import MatrixFree
-from sads.pieces import card, facts
+from sads.geometry.matrixfree.kept import MatrixFree
+from sads.markup import card, facts
 from sads.schedule import Schedule
 from sads.shapes import checked_shape, format_shape
 from sads.tensorfile import Pieces, TensorFile, write_tensors

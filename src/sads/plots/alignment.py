@@ -4,8 +4,8 @@ import numpy as np
 from matplotlib.figure import Figure
 from torch import Tensor
 
+from sads.geometry.eigenbasis import EQUAL
 from sads.geometry.result import Geometry
-from sads.geometry.spread import EQUAL
 from sads.plots.style import BLUE, GREEN, INK, RED, as_text, styled, subplots, title_of
 from sads.rotations.alignment import Alignment, DataSpectrum
 

@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 from numpy.typing import NDArray
 from torch import Tensor
 
-from sads.geometry.end import End
+from sads.geometry.ends import End
 from sads.geometry.result import Geometry
 from sads.geometry.summary import has_ends
 from sads.plots.style import (

@@ -5,8 +5,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from sads.geometry.directions import Directions
+from sads.geometry.eigenbasis import EQUAL
 from sads.geometry.result import Geometry
-from sads.geometry.spread import EQUAL
 from sads.plots.style import (
     BLUE,
     GREY,

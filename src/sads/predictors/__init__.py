@@ -8,5 +8,5 @@
 
 A predictor returns two numbers, one for each of the two outcomes: the held-out denoising loss, and
 the distance of samples from data. Larger means worse. Which of them is right is not decided here
-but by the league (`sads.experiments.league`), on data that no predictor was chosen on.
+but by the league (`sads.experiments.standings`), on data that no predictor was chosen on.
 """

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from sads.estimates import Estimate
-from sads.pieces import facts
+from sads.markup import facts
 from sads.report.images import image_data
 from sads.report.page import Section, render
 from sads.rotations.alignment import Alignment

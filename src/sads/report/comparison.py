@@ -10,7 +10,7 @@ import torch
 from sads.geometry.profile import frequency_profile
 from sads.geometry.result import Geometry
 from sads.geometry.summary import describe
-from sads.pieces import element, table
+from sads.markup import element, table
 from sads.report.ends import curve_data
 from sads.report.page import Section, render
 from sads.shapes import format_shape

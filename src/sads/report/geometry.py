@@ -14,7 +14,7 @@ from sads.data.bases import BASES, FREQUENCY_BASES
 from sads.environment import versions
 from sads.geometry.result import Geometry
 from sads.geometry.summary import command_of, describe, why_unknown
-from sads.pieces import facts
+from sads.markup import facts
 from sads.report.page import Section, pack, render
 from sads.shapes import format_shape
 from sads.theory.predictions import Prediction, predict

@@ -8,7 +8,7 @@ from markupsafe import Markup
 from torch import Tensor
 
 from sads.errors import ReportError, printable
-from sads.pieces import data_url
+from sads.markup import data_url
 from sads.report.page import pack
 from sads.untrusted import open_regular
 

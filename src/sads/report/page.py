@@ -24,7 +24,7 @@ import sads
 from sads.arguments import as_path
 from sads.errors import ReportError, printable
 from sads.files import plain, replacing
-from sads.pieces import text
+from sads.markup import text
 from sads.untrusted import open_regular
 
 MARK = b'<meta name="generator" content="sads '

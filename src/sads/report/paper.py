@@ -14,7 +14,7 @@ from sads.experiments.page import Summary, describe_claim, format_p, show_cell
 from sads.experiments.records import Record
 from sads.experiments.registration import describe_commit
 from sads.experiments.verdict import CONTRADICTED, INCONCLUSIVE, LEVEL, NOT_TESTED, SUPPORTED
-from sads.pieces import element, text
+from sads.markup import element, text
 from sads.report.images import picture_url
 from sads.report.page import Section, render
 

@@ -9,7 +9,7 @@ from markupsafe import Markup
 from torch import Tensor
 
 from sads.estimates import Estimate
-from sads.pieces import facts, table
+from sads.markup import facts, table
 from sads.pipeline import Evaluation
 from sads.report.distances import rows_of, statements_of
 from sads.report.images import image_data

@@ -36,9 +36,9 @@ from sads.environment import check_memory, gigabytes, used_memory, versions
 from sads.errors import InvalidArgumentError, UndefinedGeometryError
 from sads.estimates import Estimate, Estimates
 from sads.files import tensor_digest
+from sads.geometry.eigenbasis import EQUAL
 from sads.geometry.result import Geometry
-from sads.geometry.spread import EQUAL
-from sads.pieces import card, facts
+from sads.markup import card, facts
 from sads.rotations.kinds import Kind, Middle, random_axes
 from sads.rotations.rotation import (
     DataProvenance,

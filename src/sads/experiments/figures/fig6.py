@@ -36,8 +36,8 @@ from sads.experiments.verdict import (
     paired_difference,
 )
 from sads.geometry.directions import Directions
+from sads.geometry.eigenbasis import EQUAL
 from sads.geometry.result import Geometry
-from sads.geometry.spread import EQUAL
 from sads.table1 import DIT_2, DIT_4, IDDPM, Column, Sampling, Training, figure6_ranks
 from sads.tables import titled
 

@@ -1,7 +1,7 @@
 """The league of predictors: what is known before training, against what came of it.
 
 Small networks on small images (8x8, in grey), so that there can be many of them: rotations, data
-sets, families, practices. See `sads.experiments.league` for the rules, which are registered.
+sets, families, practices. See `sads.experiments.standings` for the rules, which are registered.
 """
 
 from collections.abc import Collection, Iterable, Mapping
@@ -12,7 +12,10 @@ from sads.data.spec import DataSpec
 from sads.experiments import spec
 from sads.experiments.figures.figure import Context, Figure, Outcome, note_cells
 from sads.experiments.figures.states import describe_states
-from sads.experiments.league import (
+from sads.experiments.records import Record
+from sads.experiments.run import digest_images, make_data, read_source
+from sads.experiments.spec import Cell, cell_of
+from sads.experiments.standings import (
     COMMON,
     PAPER,
     PRACTICES,
@@ -23,10 +26,7 @@ from sads.experiments.league import (
     is_about,
     play,
 )
-from sads.experiments.league import NAMES as OUTCOME_NAMES
-from sads.experiments.records import Record
-from sads.experiments.run import digest_images, make_data, read_source
-from sads.experiments.spec import Cell, cell_of
+from sads.experiments.standings import NAMES as OUTCOME_NAMES
 from sads.experiments.verdict import NOT_TESTED, Claim, untested
 from sads.predictors.prospect import Plan, Prospect, Untrained
 from sads.predictors.registry import OUTCOMES, Prediction, find_predictors

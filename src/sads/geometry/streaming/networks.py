@@ -22,9 +22,14 @@ from sads.environment import return_free_memory
 from sads.geometry.drawing import Blueprint
 from sads.geometry.readout import capture_input
 from sads.geometry.recording import Recording, named_tensors, record_shapes
-from sads.geometry.streams import NetworkStream, find_places
-from sads.geometry.substitution import CannotStreamError, ShapesOnly, Substitution, is_meta
-from sads.geometry.supply import AHEAD_BYTES, Memory, drawing_ahead
+from sads.geometry.streaming.streams import NetworkStream, find_places
+from sads.geometry.streaming.substitution import (
+    CannotStreamError,
+    ShapesOnly,
+    Substitution,
+    is_meta,
+)
+from sads.geometry.streaming.supply import AHEAD_BYTES, Memory, drawing_ahead
 from sads.seeds import numpy_stream
 
 STREAM_BYTES = 128 << 20  # of parameters; larger networks are drawn layer by layer

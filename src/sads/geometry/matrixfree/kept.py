@@ -17,9 +17,9 @@ from torch import Tensor
 from sads.errors import NotKeptError
 from sads.estimates import Estimate, Estimates, batch_error, batch_mean, positive_errors
 from sads.files import tensor_digest
-from sads.geometry.end import End
-from sads.geometry.energies import KEPT, single_coefficient
+from sads.geometry.ends import End
 from sads.geometry.lift import Lift
+from sads.geometry.matrixfree.energies import KEPT, single_coefficient
 from sads.shapes import format_shape
 from sads.tensorfile import TensorFile
 from sads.transforms import has_transform

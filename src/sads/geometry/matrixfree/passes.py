@@ -29,18 +29,18 @@ from torch import Tensor
 from sads.errors import CheckpointError, InterruptedEstimate, printable
 from sads.estimates import batch_error, batch_mean
 from sads.files import tensor_digest
-from sads.geometry.energies import BasisEnergies
+from sads.geometry.cost import NOTHING, Spent, Started
 from sads.geometry.estimators import NUM_BATCHES, Estimator
-from sads.geometry.matrixfree import JudgedEnds, MatrixFree
+from sads.geometry.matrixfree.energies import BasisEnergies
+from sads.geometry.matrixfree.kept import JudgedEnds, MatrixFree
+from sads.geometry.matrixfree.search import SURE, Ends, Search, orthonormal
+from sads.geometry.matrixfree.windows import LocalInverse, Windows
 from sads.geometry.memory import PassesForecast
 from sads.geometry.result import same_response
-from sads.geometry.search import SURE, Ends, Search, orthonormal
-from sads.geometry.spent import NOTHING, Spent, Started
-from sads.geometry.windows import LocalInverse, Windows
-from sads.partial import Partial
 from sads.seeds import torch_stream
 from sads.threads import map_on_cores
 from sads.transforms import SYNTHESIS
+from sads.unfinished import Partial
 from sads.untrusted import DAMAGE
 
 FINDERS = NUM_BATCHES // 4  # batches: to find takes few networks, to know an error takes many

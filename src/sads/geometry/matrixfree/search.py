@@ -19,7 +19,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from sads.geometry.windows import LocalInverse
+from sads.geometry.matrixfree.windows import LocalInverse
 
 SURE = 0.05  # residual in units of its Ritz value at which a pair is no longer refined
 TINY = 1e-12  # of the largest Ritz value: smaller ones are zero

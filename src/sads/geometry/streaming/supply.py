@@ -9,7 +9,7 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor
 
-from sads.geometry.streams import PIECE, NetworkStream
+from sads.geometry.streaming.streams import PIECE, NetworkStream
 
 AHEAD_BYTES = 96 << 20  # of weights that are drawn together; at least one parameter is
 SMALL = 1 << 14  # entries; parameters up to this size stay until the network is done

@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
 from sads.geometry.recording import DEVICE, IS_META
-from sads.geometry.supply import Supply
+from sads.geometry.streaming.supply import Supply
 
 Function = Callable[..., Any]
 

@@ -17,8 +17,8 @@ from torch import Tensor, nn
 from sads.families import ScoreFamily
 from sads.geometry.invariance import ANY_CONVOLUTION, Move, candidates, positions_after
 from sads.geometry.memory import peak_activations
-from sads.geometry.streaming import Streamed, StreamedNetwork
-from sads.geometry.streams import NetworkStream
+from sads.geometry.streaming.networks import Streamed, StreamedNetwork
+from sads.geometry.streaming.streams import NetworkStream
 from sads.seeds import numpy_stream
 
 SAME_SIZE = 1e-4  # by which the length of a layer's output may differ, relatively

@@ -1,0 +1,1 @@
+"""Geometries beyond what a matrix can hold: energies along bases, and both ends of the spectrum."""

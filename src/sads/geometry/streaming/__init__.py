@@ -1,0 +1,1 @@
+"""Networks too large to build: a layer's weights are drawn just before it runs, and dropped."""
