@@ -283,7 +283,7 @@ class Integrated(Stacked):
         a, b = score_coefficients(family, readout)
         stack = _stack_of(initialiser, readout.path, device, dtype)
         super().__init__(family, probe, seed, b**2, initialiser, stack)
-        self.readout, self.symmetries = readout, symmetries
+        self.readout = readout
         self.weight = float((b**2).mean())
         self.gram_size = readout.lift.size
         self.row_bytes = 4 * getattr(readout, "num_features", 1) * self.gram_size
@@ -297,7 +297,7 @@ class Integrated(Stacked):
         return self.readout.rows(self._evaluate(draws))
 
     def factor(self, gram: Tensor) -> Tensor:
-        factor = average(self.weight * self.readout.factor(gram), self.symmetries)
+        factor = average(self.weight * self.readout.factor(gram), self.group)
         if self._offset.ndim:
             return self.readout.lift.dense(factor) + self._offset
         return factor + self._offset * torch.eye(len(factor), dtype=factor.dtype)

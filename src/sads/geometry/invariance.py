@@ -9,7 +9,7 @@ networks; nothing is assumed from their type.
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
@@ -39,9 +39,8 @@ def positions_after(move: "Move", size: tuple[int, ...]) -> Tensor:
     return move(torch.arange(math.prod(size)).reshape(size), 0).flatten()
 
 
-def average(factor: Tensor, symmetries: Mapping[str, Tensor]) -> Tensor:
-    """The mean of a (P, P) matrix over the group that the symmetries generate."""
-    group = generate_group(list(symmetries.values()))
+def average(factor: Tensor, group: Sequence[Tensor]) -> Tensor:
+    """The mean of a (P, P) matrix over a group of permutations."""
     if len(group) <= 1:
         return factor
     return sum(factor[p[:, None], p] for p in group) / len(group)  # type: ignore[return-value]
