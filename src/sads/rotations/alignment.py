@@ -492,8 +492,9 @@ def _settle(values: Tensor, vectors: Tensor) -> Tensor:
     """The same eigenvectors on every machine, whatever its LAPACK chooses.
 
     An eigenvector may be turned round, and those of equal eigenvalues may be any basis of their
-    span, so that a rotation that is found twice would undo another one. Here they are the one basis
-    for which the products with some fixed vectors are triangular and positive on the diagonal.
+    span: what was rotated on one machine could not be turned back by the rotation that is found on
+    another. Here they are the one basis `B` of a span for which `B^T` times some fixed vectors is
+    triangular with a positive diagonal.
     """
     ends = torch.nonzero(values[:-1] - values[1:] > EQUAL * values[0]).flatten() + 1
     spans = vectors.tensor_split(ends.cpu(), dim=1)
