@@ -42,6 +42,13 @@ from sads.experiments.verdict import (
 )
 
 GENERATOR = np.random.default_rng(0)
+BEGINNING = GENERATOR.bit_generator.state
+
+
+@pytest.fixture(autouse=True)
+def _same_numbers_for_every_test() -> None:
+    """Whatever ran before in this process."""
+    GENERATOR.bit_generator.state = BEGINNING
 
 
 class TestTests:
