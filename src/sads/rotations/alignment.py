@@ -26,6 +26,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import pairwise
 
 import torch
 from torch import Tensor
@@ -496,16 +497,18 @@ def _settle(values: Tensor, vectors: Tensor) -> Tensor:
     another. Here they are the one basis `B` of a span for which `B^T` times some fixed vectors is
     triangular with a positive diagonal.
     """
-    ends = torch.nonzero(values[:-1] - values[1:] > EQUAL * values[0]).flatten() + 1
-    spans = vectors.tensor_split(ends.cpu(), dim=1)
-    widest = max(span.shape[1] for span in spans)
+    apart = torch.nonzero(values[:-1] - values[1:] > EQUAL * values[0]).flatten().cpu() + 1
+    ends = [0, *apart.tolist(), len(values)]
+    spans = [(start, end) for start, end in pairwise(ends) if end - start > 1]
+    widest = max((end - start for start, end in spans), default=1)
     stream = torch_stream("eigenvectors that are settled")
     fixed = torch.randn(len(vectors), widest, generator=stream, dtype=torch.float64).to(vectors)
-    settled = []
-    for span in spans:
-        q, r = torch.linalg.qr(span.T @ fixed[:, : span.shape[1]])
-        settled.append(span @ (q * r.diagonal().sign()))
-    return torch.cat(settled, dim=1)
+    settled = vectors * torch.where(fixed[:, 0] @ vectors < 0, -1.0, 1.0)
+    for start, end in spans:
+        span = vectors[:, start:end]
+        q, r = torch.linalg.qr(span.T @ fixed[:, : end - start])
+        settled[:, start:end] = span @ (q * r.diagonal().sign())
+    return settled
 
 
 def _principal_axes(rows: Tensor) -> tuple[Tensor, Tensor]:
