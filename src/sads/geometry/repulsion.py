@@ -8,18 +8,22 @@ Following it back from the eigenvalues that were found, until the
 noise is gone, says how far each of them was pushed.
 """
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 FLOW_STEPS = 16  # in which the noise is taken out of the eigenvalues
 WIDTH_STEPS = 5  # in which it is found how far each must be kept from its neighbours
 CLOSE = 256.0  # squared distance of two eigenvalues, in units of Var_ij, up to which they fluctuate
 VERY_CLOSE = 16.0  # the same, up to which they may well be equal
-# Of a matrix, worked on at a time: they stay in the cache, and are too few for PyTorch to wake
-# other threads after every operation. A fifth of the time of larger pieces.
-NUMBERS = 1 << 14
+NUMBERS = 1 << 14  # of a matrix, worked on at a time: they stay in the cache
+TINY = float(np.finfo(np.float64).tiny)
+
+Array = NDArray[np.float64]
 
 
+@np.errstate(over="ignore")  # two that are equal are infinitely near
 def largest_push(values: Tensor, variance: Tensor, bias: Tensor) -> Tensor:
     """How far noise may have pushed every eigenvalue, (P,), if one neighbour is not counted.
 
@@ -31,7 +35,8 @@ def largest_push(values: Tensor, variance: Tensor, bias: Tensor) -> Tensor:
         return bias.abs()
     distance = values[:-1] - values[1:]  # to the one below, (P - 1,)
     noise = variance.diagonal(1)
-    noise = noise * _closeness(noise / distance.square().clamp(min=torch.finfo(values.dtype).tiny))
+    near = noise / distance.square().clamp(min=TINY)
+    noise = noise * torch.from_numpy(_closeness(near.cpu().numpy())).to(noise)
     before = (distance.square() - 4 * noise).clamp(min=0).sqrt()
     push = torch.where(noise > 0, (distance - before) / 2, 0.0)
     from_below, from_above = torch.zeros_like(bias), torch.zeros_like(bias)
@@ -40,12 +45,18 @@ def largest_push(values: Tensor, variance: Tensor, bias: Tensor) -> Tensor:
     return without.abs().amax(dim=0)
 
 
-def _closeness(near: Tensor) -> Tensor:
+def _closeness(near: Array) -> Array:
     """How often `Var_ij` counts, once to three times, from `Var_ij / (lambda_i - lambda_j)^2`."""
-    often = (VERY_CLOSE * near).clamp_(max=1).square_().add_(1)
-    return often.add_((CLOSE * near).clamp_(max=1).square_())
+    often = np.minimum(VERY_CLOSE * near, 1)
+    often *= often
+    near = np.minimum(CLOSE * near, 1)
+    near *= near
+    often += near
+    often += 1
+    return often
 
 
+@np.errstate(over="ignore")
 def pushed(values: Tensor, variance: Tensor) -> Tensor:
     """How far noise has pushed every eigenvalue, (P,).
 
@@ -64,39 +75,43 @@ def pushed(values: Tensor, variance: Tensor) -> Tensor:
         values: (P,), descending.
         variance: (P, P), zero on the diagonal and between eigenvalues that are the same number.
     """
-    tiny = torch.finfo(values.dtype).tiny
-    at_once = max(1, NUMBERS // len(values))
-    clean = values.clone()
+    found, spread = values.cpu().numpy(), variance.cpu().numpy()
+    at_once = max(1, NUMBERS // len(found))
+    starts = range(0, len(found), at_once)
+    positive, clean = found > 0, found.copy()
     for _ in range(FLOW_STEPS):
-        scale = torch.where(values > 0, clean / values, 1.0)
+        scale = np.divide(clean, found, out=np.ones_like(found), where=positive)
 
-        def of_rows(
-            start: int, clean: Tensor = clean, scale: Tensor = scale
-        ) -> tuple[Tensor, Tensor, Tensor]:
+        def of_rows(start: int, clean: Array = clean, scale: Array = scale) -> tuple[Array, ...]:
             """Difference, its square, and noise of some rows and all columns."""
             rows = slice(start, start + at_once)
             difference = clean[rows, None] - clean
-            square = difference.square()
-            times = _closeness(variance[rows] / square.clamp(min=tiny))
-            noise = times.mul_(variance[rows]).mul_(scale[rows, None]).mul_(scale)
-            return difference, square, noise.div_(FLOW_STEPS)
+            square = np.square(difference)
+            noise = _closeness(spread[rows] / np.maximum(square, TINY))
+            noise *= spread[rows]
+            noise *= scale[rows, None]
+            noise *= scale / FLOW_STEPS
+            return difference, square, noise
 
-        starts = range(0, len(values), at_once)
         only = of_rows(0) if len(starts) == 1 else None  # else made twice: they are large
-        width = torch.cat([_width(*(only or of_rows(start))[1:], tiny) for start in starts])
-        drift = torch.empty_like(clean)
+        width = np.concatenate([_width(*(only or of_rows(start))[1:]) for start in starts])
+        drift = np.empty_like(clean)
         for start in starts:
             difference, square, noise = only or of_rows(start)
-            softened = square.add_(torch.maximum(width[start : start + at_once, None], width))
-            moved = noise.mul_(difference).div_(softened).sum(dim=1)
-            drift[start : start + at_once] = moved
-        clean = (clean - drift).clamp(min=0)
-    return values - clean
+            square += np.maximum(width[start : start + at_once, None], width)
+            noise *= difference
+            noise /= square
+            drift[start : start + at_once] = noise.sum(axis=1)
+        clean = np.maximum(clean - drift, 0)
+    return values - torch.from_numpy(clean).to(values)
 
 
-def _width(square: Tensor, noise: Tensor, tiny: float) -> Tensor:
+def _width(square: Array, noise: Array) -> Array:
     """The squares of widths with which `sum_j noise / (d^2 + width^2)` is about a half, (rows,)."""
-    width = noise.sum(dim=1).mul_(2).clamp(min=tiny)
+    width = np.maximum(2 * noise.sum(axis=1), TINY)
+    share = np.empty_like(noise)
     for _ in range(WIDTH_STEPS):
-        width = width * (noise / (square + width[:, None])).sum(dim=1).mul(2).clamp(min=0.01)
+        np.add(square, width[:, None], out=share)
+        np.divide(noise, share, out=share)
+        width *= np.maximum(2 * share.sum(axis=1), 0.01)
     return width
