@@ -357,8 +357,8 @@ def test_standard_errors_cover_the_truth_as_often_as_they_claim() -> None:
     """
     family, probe = small_family("cnn-1d"), sads.probe("gaussian")
     with one_set_up():
-        truth = sads.estimate_geometry(family, 48_000, probe=probe, seed=1000)
-        found = [sads.estimate_geometry(family, 640, probe=probe, seed=seed) for seed in range(100)]
+        truth = sads.estimate_geometry(family, 30_000, probe=probe, seed=1000)
+        found = [sads.estimate_geometry(family, 400, probe=probe, seed=seed) for seed in range(100)]
     exact = truth.directions()
     vectors = torch.randn(3, 9, generator=torch.Generator().manual_seed(0))
     energies = truth.quadratic(vectors)

@@ -333,7 +333,7 @@ def test_an_independent_plain_loop_agrees_within_errors():
     samples = []
     torch.manual_seed(0)
     with torch.no_grad():
-        for _ in range(192):
+        for _ in range(128):
             level = torch.multinomial(weights, 1, generator=generator)
             network = text_conditional().eval()
             output = network(torch.zeros(1, 4, 8, 8), schedule.network_time(level))
@@ -394,16 +394,16 @@ def test_a_budget_that_cannot_hold_one_layer_is_refused_in_one_line():
 def test_a_streamed_estimate_goes_on_where_it_was(tmp_path):
     """Stopped after some networks, with its file written after each: the same bits."""
     family = sads.family(text_conditional, shape=(4, 8, 8))
-    whole = sads.estimate_geometry(family, 12, streaming=True)
+    whole = sads.estimate_geometry(family, 6, streaming=True)
 
     def stop(done: int, *_: object) -> None:
-        if done == 5:
+        if done == 3:
             raise RuntimeError("killed")
 
     arguments = {"streaming": True, "checkpoint": tmp_path / "part", "checkpoint_seconds": 0}
     with pytest.raises(RuntimeError, match="killed"):
-        sads.estimate_geometry(family, 12, progress=stop, **arguments)
-    assert torch.equal(sads.estimate_geometry(family, 12, **arguments).factors, whole.factors)
+        sads.estimate_geometry(family, 6, progress=stop, **arguments)
+    assert torch.equal(sads.estimate_geometry(family, 6, **arguments).factors, whole.factors)
 
 
 @pytest.fixture
