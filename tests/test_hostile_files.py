@@ -694,7 +694,7 @@ def claims() -> dict[str, tuple[str, Callable[[Place], bytes]]]:
 
     huge = {"a": {"dtype": "F64", "shape": [10**12], "data_offsets": [0, 8 * 10**12]}}
     return {
-        "a billion channels": ("model", model("iddpm", channels=32 * 10**8)),
+        "a billion channels": ("model", model("iddpm", channels=31_250_000 * 32)),
         "a billion layers": ("model", model("mlp", depth=10**9)),
         "a billion blocks": ("model", model("dit", depth=10**9)),
         "a billion convolutions": ("model", model("cnn", depth=10**9)),

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from sads.arguments import check_count
 from sads.errors import InvalidArgumentError
 from sads.networks.embedding import sinusoidal_embedding
 from sads.networks.layers import CONVOLUTIONS
@@ -28,11 +29,10 @@ class CNN(nn.Module):
                 f"a CNN takes shapes with 1 to 3 spatial axes, not {len(sizes)}; "
                 "give a shape such as 1x16x16"
             )
-        if kernel_size % 2 == 0 or depth < 1:
-            raise InvalidArgumentError(
-                f"a CNN needs an odd kernel_size and a depth of at least 1, "
-                f"got kernel_size={kernel_size} and depth={depth}"
-            )
+        check_count("channels", channels)
+        check_count("depth", depth)
+        if check_count("kernel_size", kernel_size) % 2 == 0:
+            raise InvalidArgumentError(f"a CNN needs an odd kernel_size, got {kernel_size}")
         conv, padding = CONVOLUTIONS[len(sizes)], kernel_size // 2
         self.channels = channels
         self.time = nn.Linear(channels, channels)

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from sads.arguments import check_count, check_number
 from sads.errors import InvalidArgumentError
 from sads.networks.embedding import sincos_positions, sinusoidal_embedding
 from sads.networks.layers import CONVOLUTIONS
@@ -92,6 +93,8 @@ class DiT(nn.Module):
         super().__init__()
         data_channels, *sizes = shape
         dims = len(sizes)
+        check_count("depth", depth, least=0)
+        check_number("mlp_ratio", mlp_ratio, low=0)
         _check_options(sizes, patch_size, hidden_size, num_heads)
         self.shape = tuple(shape)
         self.patch_size = patch_size
@@ -152,11 +155,13 @@ def _check_options(sizes: Sequence[int], patch_size: int, hidden_size: int, num_
             f"a DiT takes shapes with 1 or 2 spatial axes, not {dims}; "
             "give a shape such as 1x64 or 1x16x16"
         )
-    if patch_size < 1 or any(n % patch_size for n in sizes):
+    if any(n % check_count("patch_size", patch_size) for n in sizes):
         raise InvalidArgumentError(
             f"patch_size must divide every size, got patch_size={patch_size} "
             f"for {'x'.join(map(str, sizes))}: change one of them"
         )
+    check_count("hidden_size", hidden_size)
+    check_count("num_heads", num_heads)
     if hidden_size % (2 * dims) or hidden_size % num_heads:
         raise InvalidArgumentError(
             f"hidden_size must divide by {2 * dims} (sines and cosines of each axis) and by "

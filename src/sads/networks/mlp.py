@@ -6,6 +6,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
+from sads.arguments import check_count
 from sads.networks.embedding import sinusoidal_embedding
 from sads.table1 import RANK_ONE_SHAPE
 
@@ -21,6 +22,9 @@ class MLP(nn.Module):
         time_width: int = 32,
     ):
         super().__init__()
+        check_count("width", width)
+        check_count("depth", depth, least=0)
+        check_count("time_width", time_width, least=0)
         self.time_width = time_width
         size = math.prod(shape)
         layers: list[nn.Module] = []

@@ -11,6 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from sads.arguments import check_count
 from sads.errors import InvalidArgumentError
 from sads.networks.embedding import sinusoidal_embedding
 from sads.networks.layers import CONVOLUTIONS
@@ -116,6 +117,15 @@ class UNet(nn.Module):
         super().__init__()
         data_channels, *sizes = shape
         dims = len(sizes)
+        check_count("channels", channels)
+        check_count("depth", depth, least=0)
+        check_count("num_heads", num_heads)
+        if isinstance(channel_mults, str) or not isinstance(channel_mults, Sequence):
+            raise InvalidArgumentError(
+                f"channel_mults are whole numbers such as [1] or [1,2], got {channel_mults!r}"
+            )
+        for factor in channel_mults:
+            check_count("each of channel_mults", factor)
         widths = [channels, *(channels * m for m in channel_mults)]
         _check_options(sizes, widths, num_heads, resample)
         conv = CONVOLUTIONS[dims]
