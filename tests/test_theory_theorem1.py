@@ -161,7 +161,7 @@ def test_in_theta_the_plateau_does_not_depend_on_the_eigenvalue():
     eta, spreads = 0.02, []
     for index in (0, 3):
         p = problem(index)
-        errors = p.simulate([3000], eta, 1500, seed=index).errors[0]  # (runs, D, D)
+        errors = p.simulate([2400], eta, 1500, seed=index).errors[0]  # (runs, D, D)
         theta = torch.linalg.solve(p.phi, errors)
         spreads.append(theta.square().sum(dim=(1, 2)))
     ratio = float(spreads[0].mean() / spreads[1].mean())

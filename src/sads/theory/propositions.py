@@ -28,6 +28,7 @@ no direction, while `11^T` adds `T s2_b` to the patches that all tokens share, a
 those more avoided: the SADs change.
 """
 
+import functools
 import itertools
 import math
 from collections.abc import Callable
@@ -262,13 +263,18 @@ def _test(
 
 def _sign_test(gram: Tensor) -> float:
     """Share of all sign patterns `s` (up to a common sign) with `s^T M s` at least `1^T M 1`."""
-    count = len(gram)
-    patterns = torch.arange(2 ** min(count - 1, 15))
-    if count - 1 <= 15:
-        signs = 1 - 2 * ((patterns[:, None] >> torch.arange(count)) & 1).double()
-    else:  # too many to list
-        generator = torch.Generator().manual_seed(0)
-        signs = 1 - 2 * torch.randint(2, (len(patterns), count), generator=generator).double()
-        signs[0] = 1
+    signs = _sign_patterns(len(gram))
     sizes = ((signs @ gram) * signs).sum(dim=1)
     return float((sizes >= sizes[0] * (1 - 1e-12)).double().mean())
+
+
+@functools.lru_cache(maxsize=1)  # every form of every geometry is tested with the same
+def _sign_patterns(count: int) -> Tensor:
+    """All patterns of `count` signs up to a common one, or many at random; the first has no -1."""
+    patterns = torch.arange(2 ** min(count - 1, 15))
+    if count - 1 <= 15:
+        return 1 - 2 * ((patterns[:, None] >> torch.arange(count)) & 1).double()
+    generator = torch.Generator().manual_seed(0)  # too many to list
+    signs = 1 - 2 * torch.randint(2, (len(patterns), count), generator=generator).double()
+    signs[0] = 1
+    return signs
