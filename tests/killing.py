@@ -1,5 +1,7 @@
 """Kill runs at random moments: one fork server, with everything imported, for all such tests.
 
+The workers of pytest-xdist share the one that their parent starts.
+
 `processes` is a fixture. A test gives `kill_repeatedly` a function that works towards something in
 a folder, from where an earlier attempt was left, and a file whose changes show that it does.
 """
@@ -16,18 +18,31 @@ from multiprocessing import forkserver
 from multiprocessing.context import ForkServerContext
 from multiprocessing.process import BaseProcess
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 SECONDS = 300  # for what takes a moment on a quiet machine
 
 
-def pytest_configure() -> None:
+def pytest_configure(config: pytest.Config) -> None:
     """Sweeps start processes, too: whoever asks for a server of his own gets the one of all tests.
 
     Else it would be that of the first who asks, and most of what the others need not be loaded.
     """
     forkserver.set_forkserver_preload = _start_server
+    if server := getattr(config, "workerinput", {}).get("fork_server"):
+        vars(forkserver._forkserver).update(server, _forkserver_alive_fd=os.pipe()[1])
+        share_server()
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_configure_node(node: Any) -> None:
+    """Called in the parent for each worker, before it starts."""
+    _start_server()
+    names = ("_forkserver_address", "_forkserver_authkey")  # the key since Python 3.14
+    server = vars(forkserver._forkserver)
+    node.workerinput["fork_server"] = {name: server[name] for name in names if name in server}
 
 
 def _start_server(_: list[str] | None = None) -> None:
@@ -46,7 +61,7 @@ def processes() -> ForkServerContext:
 
 def share_server() -> None:
     """Called in a process of the server's: those that it starts come from the same one."""
-    forkserver._forkserver.ensure_running = lambda: None
+    forkserver.ensure_running = forkserver._forkserver.ensure_running = lambda: None
 
 
 def start(

@@ -4,11 +4,10 @@ And JSON in which values are of another kind, missing, or there in addition.
 """
 
 import copy
-from collections.abc import Iterator, Sequence
-from typing import Any
-
-from hypothesis import strategies as st
-from hypothesis.strategies import DrawFn, SearchStrategy
+import json
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from random import Random
+from typing import Any, TypeVar
 
 # Numbers that sizes in headers are made of, and that break them.
 TELLING = (
@@ -18,42 +17,60 @@ TELLING = (
 MOST_CHANGES = 4
 
 
-def mutated(data: bytes, head: int | None = None) -> SearchStrategy[bytes]:
+T = TypeVar("T", bound=Hashable)
+Change = Callable[[Random], T]  # makes a case by chance
+
+
+def cases(count: int, make: Change[T]) -> Iterator[T]:
+    """So many different cases, the same ones in every run."""
+    chance, seen = Random(0), set[T]()
+    while len(seen) < count:
+        case = make(chance)
+        if case not in seen:
+            seen.add(case)
+            yield case
+
+
+def either(*changes: Change[T]) -> Change[T]:
+    """One of several changes, each as often as the others."""
+    return lambda chance: chance.choice(changes)(chance)
+
+
+def mutated(data: bytes, head: int | None = None) -> Change[bytes]:
     """Copies of `data` with one to four changes.
 
     Args:
         head: if given, half of all changes are among the first so many bytes, where headers are.
     """
-    return _mutated(data, len(data) if head is None else head)
+    head = len(data) if head is None else head
+    return lambda chance: Content(_mutated(chance, data, head))
 
 
-@st.composite
-def _mutated(draw: DrawFn, data: bytes, head: int) -> bytes:
+def _mutated(chance: Random, data: bytes, head: int) -> bytearray:
     content = bytearray(data)
-    for _ in range(draw(st.integers(1, MOST_CHANGES))):
+    for _ in range(chance.randint(1, MOST_CHANGES)):
         last = max(0, len(content) - 1)
-        place = draw(st.integers(0, min(head, last)) | st.integers(0, last))
-        kind = draw(
-            st.sampled_from(("flip", "set", "cut", "remove", "insert", "overwrite", "copy"))
-        )
+        place = chance.randint(0, chance.choice((min(head, last), last)))
+        kind = chance.choice(("flip", "set", "cut", "remove", "insert", "overwrite", "copy"))
         if kind == "flip" and content:
-            content[place] ^= 1 << draw(st.integers(0, 7))
+            content[place] ^= 1 << chance.randint(0, 7)
         elif kind == "set" and content:
-            content[place] = draw(st.integers(0, 255))
+            content[place] = chance.choice((0, 255, chance.randint(0, 255)))
         elif kind == "cut":
             del content[place:]
         elif kind == "remove":
-            del content[place : place + draw(st.integers(1, 16))]
+            del content[place : place + chance.randint(1, 16)]
         elif kind == "insert":
-            content[place:place] = draw(st.sampled_from(TELLING) | st.binary(max_size=8))
+            any_bytes = chance.randbytes(chance.randint(0, 8))
+            content[place:place] = chance.choice((chance.choice(TELLING), any_bytes))
         elif kind == "overwrite":
-            new = draw(st.sampled_from(TELLING))
+            new = chance.choice(TELLING)
             content[place : place + len(new)] = new
         else:
-            piece = content[place : place + draw(st.integers(1, 64))]
-            other = draw(st.integers(0, last))
+            piece = content[place : place + chance.randint(1, 64)]
+            other = chance.randint(0, last)
             content[other:other] = piece
-    return bytes(content)
+    return content
 
 
 # What JSON may hold where something else is expected.
@@ -82,30 +99,39 @@ class Content(bytes):
         return f"<{len(self)} bytes>"
 
 
-@st.composite
-def mutated_tree(draw: DrawFn, content: Any, odd: Sequence[Any] = ODD) -> Any:
+def mutated_tree(content: Any, odd: Sequence[Any] = ODD) -> Callable[[Random], Any]:
     """Copies of JSON with one to three values replaced, removed, added or exchanged."""
-    content = copy.deepcopy(content)
-    for _ in range(draw(st.integers(1, 3))):
-        content = _changed(draw, content, odd)
-    return content
+
+    def change(chance: Random) -> Any:
+        changed = copy.deepcopy(content)
+        for _ in range(chance.randint(1, 3)):
+            changed = _changed(chance, changed, odd)
+        return changed
+
+    return change
 
 
-def _changed(draw: DrawFn, content: Any, odd: Sequence[Any]) -> Any:
+def mutated_json(content: bytes) -> Change[bytes]:
+    """JSON with other values in it."""
+    change = mutated_tree(json.loads(content))
+    return lambda chance: Content(json.dumps(change(chance)).encode())
+
+
+def _changed(chance: Random, content: Any, odd: Sequence[Any]) -> Any:
     places = list(_places(content))
-    holder, key = draw(st.sampled_from(places)) if places else (None, None)
-    kind = draw(st.sampled_from(("replace", "replace", "replace", "nudge", "remove", "add")))
-    value = copy.deepcopy(draw(st.sampled_from(odd)))  # it may be changed in turn
+    holder, key = chance.choice(places) if places else (None, None)
+    kind = chance.choice(("replace", "replace", "replace", "nudge", "remove", "add"))
+    value = copy.deepcopy(chance.choice(odd))  # it may be changed in turn
     if holder is None:
         return value
     if kind == "remove":
         del holder[key]
     elif kind == "add" and isinstance(holder, dict):
-        holder[draw(st.sampled_from(("extra", "", "__class__", "\x1b[2J")))] = value
+        holder[chance.choice(("extra", "", "__class__", "\x1b[2J"))] = value
     elif kind == "add":
         holder.insert(key, value)
     elif kind == "nudge" and isinstance(holder[key], int | float):
-        holder[key] += draw(st.sampled_from((1, -1, 0.25)))
+        holder[key] += chance.choice((1, -1, 0.25))
     else:
         holder[key] = value
     return content

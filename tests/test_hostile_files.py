@@ -22,21 +22,31 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from fractions import Fraction
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
-from hypothesis.strategies import DrawFn, SearchStrategy
 from safetensors import safe_open
 from safetensors.torch import load as load_tensors
 from safetensors.torch import save as save_tensors
 from torch import Tensor
 
 import sads
-from mutations import ODD, Content, deep, mutated, mutated_tree
+from mutations import (
+    ODD,
+    Change,
+    Content,
+    cases,
+    deep,
+    either,
+    mutated,
+    mutated_json,
+    mutated_tree,
+)
 from sads.cli.main import main
 from sads.cpu import layers_name
 from sads.data.spec import DataSpec
@@ -86,17 +96,6 @@ CELL = Cell(
 )
 SECONDS = 5.0  # that one case may take
 KILOBYTES = 400_000  # that memory may grow by, over all cases of a test
-
-
-def many(examples: Fraction | int) -> settings:
-    """So many cases, the same ones in every run."""
-    return settings(
-        max_examples=int(examples),
-        deadline=None,
-        derandomize=True,
-        database=None,
-        suppress_health_check=list(HealthCheck),
-    )
 
 
 # ---------------------------------------------------------------------------------- valid files
@@ -357,12 +356,6 @@ def bounded() -> Iterator[None]:
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < KILOBYTES
 
 
-def mutated_json(content: bytes) -> SearchStrategy[bytes]:
-    """JSON with other values in it."""
-    tree = json.loads(content)
-    return mutated_tree(tree).map(lambda changed: Content(json.dumps(changed).encode()))
-
-
 # ------------------------------------------------------------------------- mutated tensor files
 
 
@@ -377,45 +370,53 @@ def join(header: Any, numbers: bytes) -> Content:
     return Content(len(text).to_bytes(8, "little") + text + numbers)
 
 
-@st.composite
-def mutated_metadata(draw: DrawFn, content: bytes) -> bytes:
+def mutated_metadata(content: bytes) -> Change[bytes]:
     """A word of the metadata replaced, or its JSON mutated."""
-    header, numbers = split(content)
-    metadata = header["__metadata__"]
-    key = draw(st.sampled_from(sorted(metadata)))
-    try:
-        tree = json.loads(metadata[key])
-    except ValueError:
-        tree = metadata[key]
-    changed = draw(mutated_tree(tree)) if isinstance(tree, dict | list) else draw(ODDS)
-    metadata[key] = changed if isinstance(changed, str) else json.dumps(changed)
-    return join(header, numbers)
+
+    def change(chance: Random) -> bytes:
+        header, numbers = split(content)
+        metadata = header["__metadata__"]
+        key = chance.choice(sorted(metadata))
+        try:
+            tree = json.loads(metadata[key])
+        except ValueError:
+            tree = metadata[key]
+        if isinstance(tree, dict | list):
+            changed = mutated_tree(tree)(chance)
+        else:
+            changed = chance.choice(chance.choice(ODDS))
+        metadata[key] = changed if isinstance(changed, str) else json.dumps(changed)
+        return join(header, numbers)
+
+    return change
 
 
-@st.composite
-def mutated_header(draw: DrawFn, content: bytes) -> bytes:
+def mutated_header(content: bytes) -> Change[bytes]:
     """The header's own JSON mutated: types, shapes, places."""
     header, numbers = split(content)
-    return join(draw(mutated_tree(header)), numbers)
+    change = mutated_tree(header)
+    return lambda chance: join(change(chance), numbers)
 
 
-@st.composite
-def mutated_tensors(draw: DrawFn, content: bytes) -> bytes:
+def mutated_tensors(content: bytes) -> Change[bytes]:
     """Tensors of other types and shapes, missing, added, and with numbers that are none."""
     header, _ = split(content)
-    tensors = load_tensors(content)
-    for _ in range(draw(st.integers(1, 2))):
-        name = draw(st.sampled_from(sorted(tensors)))
-        change = draw(st.sampled_from(sorted(CHANGES)))
-        index = draw(st.integers(0, 10**6))
-        changed = CHANGES[change](tensors[name], index)
-        if changed is None:
-            del tensors[name]
-            if not tensors:
-                break
-        else:
-            tensors[name] = changed.contiguous()
-    return Content(save_tensors(tensors, header["__metadata__"]))
+
+    def change(chance: Random) -> bytes:
+        tensors = load_tensors(content)
+        for _ in range(chance.randint(1, 2)):
+            name = chance.choice(sorted(tensors))
+            kind = chance.choice(sorted(CHANGES))
+            changed = CHANGES[kind](tensors[name], chance.randint(0, 10**6))
+            if changed is None:
+                del tensors[name]
+                if not tensors:
+                    break
+            else:
+                tensors[name] = changed.contiguous()
+        return Content(save_tensors(tensors, header["__metadata__"]))
+
+    return change
 
 
 def with_number(x: Tensor, index: int, value: float) -> Tensor:
@@ -448,9 +449,7 @@ CHANGES: dict[str, Callable[[Tensor, int], Tensor | None]] = {
     "minus one": lambda x, i: with_number(x, i, -1.0),
     "slightly off": lambda x, i: with_number(x, i, 1e-3),
 }
-ODDS = st.sampled_from([odd for odd in ODD if isinstance(odd, str)]) | st.sampled_from(
-    [json.dumps(odd) for odd in ODD]
-)
+ODDS = ([odd for odd in ODD if isinstance(odd, str)], [json.dumps(odd) for odd in ODD])
 
 
 @pytest.mark.usefixtures("bounded")
@@ -471,46 +470,30 @@ def test_mutated_tensor_files_are_refused_in_one_line_or_valid(
     for original in originals:
         attempt(original)
     assert outcomes == {"refused": 0, "valid": len(originals)}
-    chosen = st.integers(0, len(originals) - 1).map(originals.__getitem__)
-
-    @many(share * 200)
-    @given(chosen.flatmap(lambda data: mutated(data, head=8 + len(data) // 4)).map(Content))
-    def bytes_are_wrong(content: bytes) -> None:
-        attempt(content)
-
-    @many(share * 300)
-    @given(chosen.flatmap(mutated_metadata))
-    def words_are_wrong(content: bytes) -> None:
-        attempt(content)
-
-    @many(share * 100)
-    @given(chosen.flatmap(mutated_header))
-    def header_is_wrong(content: bytes) -> None:
-        attempt(content)
-
-    @many(share * 200)
-    @given(chosen.flatmap(mutated_tensors))
-    def tensors_are_wrong(content: bytes) -> None:
-        attempt(content)
-
-    for property_ in (bytes_are_wrong, words_are_wrong, header_is_wrong, tensors_are_wrong):
-        property_()
+    for count, change in (
+        (200, lambda data: mutated(data, head=8 + len(data) // 4)),
+        (300, mutated_metadata),
+        (100, mutated_header),
+        (200, mutated_tensors),
+    ):
+        for content in cases(int(share * count), either(*map(change, originals))):
+            attempt(content)
     assert outcomes["refused"] > 150
     assert outcomes["valid"] > 5
 
 
-@many(300)
-@given(data=st.data())
-def test_what_our_reader_of_tensors_takes_is_what_safetensors_takes(
-    data: st.DataObject, tmp_path_factory: pytest.TempPathFactory
-) -> None:
+def test_what_our_reader_of_tensors_takes_is_what_safetensors_takes(tmp_path: Path) -> None:
     """It is stricter than the reference, and never gives other numbers."""
     content = save_tensors(
         {"a": torch.arange(6.0).reshape(2, 3), "b": torch.ones(2, dtype=torch.int64)}, {"w": "x"}
     )
-    content = data.draw(mutated(content) | mutated_header(content))
-    path = tmp_path_factory.getbasetemp() / "reference.safetensors"
-    path.write_bytes(content)
+    path = tmp_path / "reference.safetensors"
+    for changed in cases(300, either(mutated(content), mutated_header(content))):
+        path.write_bytes(changed)
+        compare_with_the_reference(path)
+
+
+def compare_with_the_reference(path: Path) -> None:
     try:
         with open_regular(path) as file:
             ours = TensorFile(file)
@@ -539,13 +522,9 @@ def test_mutated_json_is_refused_or_valid(
     path = tmp_path / reader.files[0]
     original = (valid / reader.files[0]).read_bytes()
 
-    @many(400)
-    @given(mutated(original) | mutated_json(original))
-    def attempt(content: bytes) -> None:
+    for content in cases(400, either(mutated(original), mutated_json(original))):
         path.write_bytes(content)
         try_reading(reader, path)
-
-    attempt()
 
 
 STORE_FILES = (
@@ -563,18 +542,13 @@ def try_folder(
     original = (folder / file).read_bytes()
     change = mutated(original)
     if file.endswith((".json", ".jsonl")):
-        change = mutated_json(original) | change
-
-    @many(count)
-    @given(change)
-    def attempt(content: bytes) -> None:
+        change = either(mutated_json(original), change)
+    for content in cases(count, change):
         shutil.rmtree(place, ignore_errors=True)
         shutil.copytree(folder, place, ignore=shutil.ignore_patterns("store"))
         (place / file).write_bytes(content)
         try_reading(reader, place)
         check()
-
-    attempt()
 
 
 @pytest.mark.usefixtures("bounded")
@@ -830,17 +804,15 @@ def test_work_under_way_is_continued_or_refused(kind: str, valid: Place, tmp_pat
     original = Content(path.read_bytes())
     assert try_reading(reader, path) is None
 
-    @many(60)
-    @given(
-        mutated_tensors(original).map(sealed)
-        | mutated_metadata(original)
-        | mutated(original, head=len(original) // 4)
+    tensors = mutated_tensors(original)
+    change = either(
+        lambda chance: sealed(tensors(chance)),
+        mutated_metadata(original),
+        mutated(original, head=len(original) // 4),
     )
-    def attempt(content: bytes) -> None:
+    for content in cases(60, change):
         path.write_bytes(content)
         try_reading(reader, path)
-
-    attempt()
 
 
 # ------------------------------------------------------------- what is not a file, or not ours
@@ -1143,7 +1115,7 @@ def test_json_that_no_program_of_ours_writes(text: str | bytes, words: str) -> N
 KEYS = st.text("".join(map(chr, (*range(0x180), 0x5D0, 0x202E, 0xFEFF, 0xFFFF, 0x1F600, 0x10FFFF))))
 
 
-@many(60)
+@settings(max_examples=60, deadline=None, derandomize=True, database=None)
 @given(st.recursive(st.sampled_from(ODD), lambda c: st.lists(c) | st.dictionaries(KEYS, c)))
 def test_json_is_what_python_says_it_is(content: Any) -> None:
     text = json.dumps(content)
@@ -1154,15 +1126,13 @@ def test_json_is_what_python_says_it_is(content: Any) -> None:
     assert json.dumps(found) == text
 
 
-@many(300)
-@given(st.data())
-def test_decoding_gives_a_valid_object_or_its_own_error(data: st.DataObject) -> None:
-    content = data.draw(mutated_tree(CELL.to_json()))
-    try:
-        cell = Cell.from_json(content)
-    except ValueError:
-        return
-    assert Cell.from_json(json.loads(json.dumps(cell.to_json()))) == cell
+def test_decoding_gives_a_valid_object_or_its_own_error() -> None:
+    for content in cases(300, mutated_json(json.dumps(CELL.to_json()).encode())):
+        try:
+            cell = Cell.from_json(json.loads(content))
+        except ValueError:
+            continue
+        assert Cell.from_json(json.loads(json.dumps(cell.to_json()))) == cell
 
 
 def test_nothing_is_unpickled_and_nothing_is_evaluated() -> None:
@@ -1232,14 +1202,9 @@ def test_read_samples_of_a_mutated_file(valid: Place, tmp_path: Path) -> None:
     path = tmp_path / "samples.npz"
     reader = Reader((), read_samples, lambda y: None, DataError)
 
-    @many(200)
-    @given(
-        mutated(samples) | st.just(samples),
-        mutated(described) | mutated_json(described),
-    )
-    def attempt(numbers: bytes, words: bytes) -> None:
-        path.write_bytes(numbers)
-        path.with_suffix(".json").write_bytes(words)
+    numbers = either(mutated(samples), lambda chance: samples)
+    words = either(mutated(described), mutated_json(described))
+    for content in cases(200, lambda chance: (numbers(chance), words(chance))):
+        path.write_bytes(content[0])
+        path.with_suffix(".json").write_bytes(content[1])
         try_reading(reader, path)
-
-    attempt()

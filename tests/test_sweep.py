@@ -6,13 +6,13 @@ import multiprocessing
 import os
 import random
 import signal
-import subprocess
 import sys
 import time
 from collections import Counter
 from pathlib import Path
 
 import pytest
+import torch
 
 import killing
 from sads.cpu import layers_name
@@ -89,7 +89,7 @@ def test_an_error_of_the_system_is_the_failure_of_its_cell(tmp_path, num_workers
 
 def test_workers_that_die_at_once_do_not_end_the_sweep(tmp_path, monkeypatch):
     """They cannot even be told of a cell; after three of them it counts as failed."""
-    monkeypatch.setattr("sads.experiments.sweep._work", print)
+    monkeypatch.setattr("sads.experiments.sweep._work", end_at_once)
     original = sweeping._start_worker
 
     def start(*arguments):
@@ -101,6 +101,10 @@ def test_workers_that_die_at_once_do_not_end_the_sweep(tmp_path, monkeypatch):
     board = sweep(cells(count=2), Store(tmp_path / "store"), num_workers=2)
     assert len(board.failed) == 2
     assert all(reason.endswith("3 times") for reason in board.failed.values())
+
+
+def end_at_once(*_):
+    """In place of what a worker does."""
 
 
 def test_workers_end_with_a_watcher_that_fails(tmp_path):
@@ -246,15 +250,25 @@ OF_ITS_OWN = "SADS_RAY_TESTS"  # set in the process that Ray has for itself
 
 @pytest.mark.long
 @pytest.mark.slow
-def test_ray_in_a_process_of_its_own():
+def test_ray_in_a_process_of_its_own(tmp_path, processes):
     """Ray does not always start in a process that has forked, killed and run others before."""
     pytest.importorskip("ray")
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-k", "TestRay"]
-    environment = {**os.environ, OF_ITS_OWN: "1"}
-    done = subprocess.run(
-        [*command, __file__], env=environment, capture_output=True, text=True, timeout=400
-    )
-    assert done.returncode == 0, done.stdout[-3000:]
+    process = killing.start(processes, run_ray_tests, tmp_path / "output")
+    process.join(400)
+    process.kill()
+    assert process.exitcode == 0, (tmp_path / "output").read_text()[-3000:]
+
+
+def run_ray_tests(output):
+    with output.open("w") as file:
+        os.dup2(file.fileno(), 1)
+        os.dup2(file.fileno(), 2)
+    os.environ[OF_ITS_OWN] = "1"
+    torch.set_num_threads(1)
+    for name in (__name__, "killing"):  # pytest imports them again, and rewrites their assertions
+        del sys.modules[name]
+    command = ["-q", "-p", "no:cacheprovider", "-p", "no:xdist", "-k", "TestRay", __file__]
+    raise SystemExit(pytest.main(command))
 
 
 @pytest.mark.skipif(OF_ITS_OWN not in os.environ, reason="runs in a process of its own, above")
@@ -273,8 +287,9 @@ class TestRay:
             "num_cpus": 1,
             "node_ip_address": "127.0.0.1",
             "object_store_memory": 100 << 20,
+            "include_log_monitor": False,
         }
-        head = {**options, "include_dashboard": False}
+        head = {**options, "include_dashboard": False, "no_monitor": True}  # nothing grows
         ours = {name: os.environ.pop(name) for name in SETTINGS if name in os.environ}
         local = LocalCluster(initialize_head=True, head_node_args=head)
         second = local.add_node(**options)
