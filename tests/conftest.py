@@ -4,6 +4,7 @@ import gc
 import os
 import signal
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -22,6 +23,20 @@ os.environ.pop("COLUMNS", None)
 # PyTorch and others make a million objects that stay; to look through them at every turn takes a
 # tenth of the time of all tests.
 gc.set_threshold(100_000, 50, 100)
+
+
+def _in_memory() -> bool:
+    """Is there a folder in memory, with room for what tests write, from which libraries load?"""
+    place = Path("/dev/shm")
+    if not os.access(place, os.W_OK):
+        return False
+    found = os.statvfs(place)
+    return found.f_bavail * found.f_frsize > 4e9 and not found.f_flag & os.ST_NOEXEC
+
+
+# Tests write tens of thousands of small files; on a disk half of their time would be waiting.
+if _in_memory():
+    os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", "/dev/shm")
 
 pytest_plugins = ["browsing", "commands", "killing", "pictures"]
 
