@@ -19,7 +19,6 @@ OPTIONS = (
     "--disable-background-networking",
     "--disable-component-update",
     "--disable-sync",
-    "--renderer-process-limit=1",  # all pages are files of ours: none needs a process of its own
 )
 WIDTH = 1280
 AXE = Path(__file__).parent / "vendor" / "axe.min.js"

@@ -8,7 +8,6 @@ import tomllib
 import zipfile
 from pathlib import Path
 
-import matplotlib
 import pytest
 import torch
 
@@ -70,7 +69,6 @@ def test_the_wheel_works_in_an_environment_of_its_own_without_a_compiler(
         "PATH": str(tmp_path / "env" / "bin"),  # no cc here
         "PYTHONPATH": str(Path(torch.__file__).parents[1]),  # editable installs are not seen so
         "HOME": str(tmp_path),
-        "MPLCONFIGDIR": matplotlib.get_configdir(),  # its list of fonts is made once
         "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "2"),
     }
 
