@@ -52,14 +52,6 @@ def reproduce(capsys, monkeypatch):
     return run
 
 
-def shrink(monkeypatch, panels, name, **options):
-    """Give the network of a panel fewer layers."""
-    column = panels[name].column
-    smaller = tuple({**dict(column.options), **options}.items())
-    panel = replace(panels[name], column=replace(column, options=smaller))
-    monkeypatch.setitem(panels, name, panel)
-
-
 def refused(result):
     """The one line of a refusal."""
     assert result.status == 2, result.err
@@ -108,7 +100,9 @@ def test_refuses_folders_of_others(reproduce, tmp_path):
 
 @pytest.mark.slow
 def test_a_small_run_and_its_repetition(reproduce, tmp_path, monkeypatch):
-    shrink(monkeypatch, fig6.PANELS["smoke"], "dit-4", depth=1)  # of 8 blocks
+    panel = fig6.PANELS["smoke"]["dit-4"]
+    column = replace(panel.column, options=(*panel.column.options, ("depth", 1)))  # of 8 blocks
+    monkeypatch.setitem(fig6.PANELS["smoke"], "dit-4", replace(panel, column=column))
     arguments = ("fig6", "--only", "dit-4", "--workers", "2", "--out", str(tmp_path / "out"))
     first = reproduce(*arguments, "--json")
     assert first.status == 0, first.err
@@ -466,8 +460,7 @@ class TestPractice:
         assert "digits: no cell is finished" in result.out
         assert not list((tmp_path / "store" / "weights").iterdir())
 
-    def test_a_small_run(self, reproduce, tmp_path, monkeypatch):
-        shrink(monkeypatch, arms.PANELS["smoke"], "digits", channel_mults=(1,), depth=1)
+    def test_a_small_run(self, reproduce, tmp_path):
         result = reproduce(
             *("practice", "--only", "digits-brief", "--workers", "1", "--out", str(tmp_path))
         )
