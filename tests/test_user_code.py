@@ -31,7 +31,7 @@ def write(folder: Path, files: dict[str, str]) -> None:
 
 
 @pytest.fixture(autouse=True)
-def python_as_it_was(monkeypatch):
+def python_as_it_was(tmp_path_factory, monkeypatch):
     """What a test imports is not left to the next one."""
     from sads.cli import user_code
 
@@ -42,9 +42,8 @@ def python_as_it_was(monkeypatch):
     before = set(sys.modules)
     yield
     for name in set(sys.modules) - before:
-        if "sads" not in name and str(getattr(sys.modules[name], "__file__", "")).startswith(
-            "/tmp"
-        ):
+        place = str(getattr(sys.modules[name], "__file__", ""))
+        if "sads" not in name and place.startswith(str(tmp_path_factory.getbasetemp())):
             del sys.modules[name]
 
 
