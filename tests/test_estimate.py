@@ -76,7 +76,7 @@ def test_every_prediction_agrees_with_monte_carlo(prediction: str, probe: str) -
     family = small_family("cnn", prediction=prediction, schedule=levels)
     where = PROBES[probe](family.shape)
     count = 512 if probe == "zero" else 256  # as many as the resolution asks for
-    fast = sads.estimate_geometry(family, 1600, probe=where, seed=3)
+    fast = sads.estimate_geometry(family, 1000, probe=where, seed=3)
     plain = plain_geometry("cnn", count, where, seed=4, prediction=prediction, schedule=levels)
     affine = prediction not in ("epsilon", "score") and probe == "custom"
     assert fast.estimator == ("outer-product" if affine else "integrated")

@@ -43,7 +43,7 @@ def average(factor: Tensor, group: Sequence[Tensor]) -> Tensor:
     """The mean of a (P, P) matrix over a group of permutations."""
     if len(group) <= 1:
         return factor
-    return sum(factor[p[:, None], p] for p in group) / len(group)  # type: ignore[return-value]
+    return sum(factor[p].index_select(1, p) for p in group) / len(group)  # type: ignore[return-value]
 
 
 def generate_group(generators: list[Tensor]) -> list[Tensor]:

