@@ -95,8 +95,11 @@ def losses_by_rotation(
         and record.cell.family.shape == shape
         and replace(record.cell.practice, clip=False, ema_decay=None) == PAPER
     ]
-    # A training that was sampled in several ways, or computed by several layers, counts once.
-    once = {replace(record.cell, layers="").training_hash: record for record in chosen}
+    # A training that was sampled in several ways, or computed by several layers, counts once; one
+    # that went on from it is another.
+    once = {
+        (replace(r.cell, layers="").training_hash, r.cell.training.iterations): r for r in chosen
+    }
     lengths = Counter((r.cell.training.iterations, len(r.losses)) for r in once.values())
     if not lengths:
         return {}
