@@ -12,10 +12,12 @@ from dataclasses import replace
 from functools import partial
 from multiprocessing.context import ForkServerContext
 from pathlib import Path
+from types import FrameType
 
 import numpy as np
 import pytest
 import torch
+import typer.core
 
 import sads
 from commands import Sads
@@ -305,6 +307,32 @@ class TestSamples:
         torch.nn.init.zeros_(next(other.network.parameters()))
         with pytest.raises(CheckpointError, match="weights"):
             sads.sample(other, checkpoint=path, **options)
+
+
+@posix
+def test_between_the_lines_of_typer(command: Sads) -> None:
+    """It takes interrupts for its own; a signal may come between two of its lines, too."""
+    for line in range(1, 100):
+        passed = 0
+
+        def trace(frame: FrameType, event: str, _: object) -> Callable[..., object] | None:
+            nonlocal passed
+            passed += event == "line"
+            if event == "line" and passed == line:  # noqa: B023
+                signal.raise_signal(signal.SIGTERM)
+            return trace if frame.f_code is typer.core._main.__code__ else None  # type: ignore[attr-defined]
+
+        before = sys.gettrace()
+        sys.settrace(trace)
+        try:
+            status, _, err = command("families")
+        finally:
+            sys.settrace(before)
+        if passed < line:
+            break
+        assert status == 143, line
+        assert err == "interrupted: nothing was kept; run it again with: sads families\n"
+    assert line > 10
 
 
 @posix

@@ -21,6 +21,8 @@ from sads.cli.interrupts import Interrupted, command_line
 from sads.cli.printing import console, print_error
 from sads.errors import InvalidArgumentError, SadsError
 
+INTERRUPTED = 130  # what typer makes of an interrupt in its own lines, between two of ours
+
 
 class _EndedError(Exception):
     """Carries what typer would make something else of."""
@@ -129,6 +131,8 @@ def run() -> int:
         with warnings.catch_warnings():  # of PyTorch; what is wrong with the size is said later
             warnings.filterwarnings("ignore", message="Initializing zero-element tensors")
             status = command()(standalone_mode=False)
+        if status == INTERRUPTED:
+            raise KeyboardInterrupt
         return status if isinstance(status, int) else 0
     except SadsError as error:
         print_error(str(error))
@@ -140,8 +144,8 @@ def run() -> int:
         text = text.replace("\n", " ").rstrip(".")
         print_error(f"{text}; try --help")
         return 2
-    except _EndedError as ended:
-        cause = ended.__cause__
+    except (KeyboardInterrupt, _EndedError) as ended:
+        cause = ended.__cause__ if isinstance(ended, _EndedError) else ended
         assert cause is not None
         if isinstance(cause, KeyboardInterrupt) and not isinstance(cause, Interrupted):
             kept = (
