@@ -35,9 +35,12 @@ def _assert_agree(fast: sads.Geometry, plain: sads.Geometry, resolution: float) 
     """
     values, basis = torch.linalg.eigh(fast.matrix())
     kept = values > 1e-6 * values[-1]
-    generator = torch.Generator().manual_seed(5)
-    noise = torch.randn(int(kept.sum()), int(kept.sum()), generator=generator).double()
-    frame = basis[:, kept] / values[kept].sqrt() @ torch.linalg.qr(noise).Q  # (D, r)
+    seen = basis[:, kept]
+    # Signs of eigenvectors, and bases of equal eigenvalues, are those of the processor's LAPACK:
+    # of what follows, all depends on the subspace and on the matrix alone.
+    noise = torch.randn(len(values), int(kept.sum()), generator=torch.Generator().manual_seed(5))
+    directions = torch.linalg.qr(seen @ (seen.T @ noise.double())).Q  # (D, r)
+    frame = (seen / values[kept].sqrt()) @ (seen.T @ directions)
 
     def halves(geometry: sads.Geometry) -> tuple[Tensor, Tensor]:
         dense = torch.stack([geometry.lift.dense(factor) for factor in geometry.factors])
