@@ -117,7 +117,7 @@ def test_odd_networks_agree_with_monte_carlo(
     factory: Callable[[], nn.Module], estimator: str, note: str
 ) -> None:
     family = _family(factory)
-    count = 480 if factory is HiddenState else 320  # as many as the resolution asks for
+    count = 640 if factory is HiddenState else 320  # as many as the resolution asks for
     fast = sads.estimate_geometry(family, count if estimator == "monte-carlo" else 800, seed=1)
     assert fast.estimator == estimator
     assert note in " ".join(fast.provenance.notes)
