@@ -24,11 +24,11 @@ import torch
 from torch import nn
 
 import sads
-from sads.diffusion.forward import fast_forward, fast_inference
+from sads.diffusion.cores import count_flops, num_shards
+from sads.diffusion.execution import fast_forward, fast_inference
 from sads.diffusion.options import TrainingOptions
 from sads.diffusion.sample import default_batch_size
 from sads.diffusion.train import new_state, noised, training_steps
-from sads.diffusion.work import count_flops, num_shards
 from sads.threads import pinned_threads, worker_pool
 
 BATCH = 250

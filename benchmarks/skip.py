@@ -11,7 +11,7 @@ from collections.abc import Callable
 import torch
 
 import sads
-from sads.diffusion.forward import fast_inference
+from sads.diffusion.execution import fast_inference
 from sads.diffusion.sample import default_batch_size
 from sads.networks.gaussian import GaussianPart
 

@@ -31,7 +31,7 @@ import sads.plots.geometry
 import sads.plots.training
 import sads.report.distances
 import sads.report.sources
-import sads.rotations.portrait
+import sads.rotations.alignment_file
 
 with contextlib.redirect_stdout(io.StringIO()):
     sads.cli.root.command()(["--version"], standalone_mode=False)

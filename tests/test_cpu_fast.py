@@ -13,7 +13,7 @@ import sads
 from cases import needs_compiler
 from sads import environment
 from sads.cpu import FastNetwork, fast, fast_network, layers, layers_name
-from sads.diffusion.forward import Forward, fast_forward, fast_inference
+from sads.diffusion.execution import Forward, fast_forward, fast_inference
 from sads.diffusion.options import TrainingOptions
 from sads.diffusion.sample import SamplingOptions, draw
 from sads.diffusion.train import new_state, training_steps

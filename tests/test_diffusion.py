@@ -16,11 +16,11 @@ from torch import Tensor, nn
 import sads
 from cases import read_tensors, small_family
 from killing import finish, kill_repeatedly
+from sads.diffusion.cores import num_shards, samples_are_independent
 from sads.diffusion.model import ScoreModel
 from sads.diffusion.options import TrainingOptions
 from sads.diffusion.sample import SAMPLERS, ddim, ddpm, dpm_solver, spread_levels
 from sads.diffusion.train import batch_indices, new_state, noised, training_steps
-from sads.diffusion.work import num_shards, samples_are_independent
 from sads.errors import CheckpointError, DataError, DivergedError, InvalidArgumentError
 from sads.families import ScoreFamily
 

@@ -19,7 +19,7 @@ from sads.data.spec import DataSpec
 from sads.errors import DataError, ExperimentError, InvalidArgumentError, StoreError
 from sads.experiments import run
 from sads.experiments.archive import Archive
-from sads.experiments.completion import with_baselines
+from sads.experiments.missing_baselines import with_baselines
 from sads.experiments.run import (
     digest_images,
     get_geometry,

@@ -17,7 +17,7 @@ import torch
 
 import sads
 from cases import needs_compiler
-from sads.cpu import layers_name, library
+from sads.cpu import c_code, layers_name
 from sads.data.spec import DataSpec
 from sads.experiments.run import digest_images, read_source, run_cell
 from sads.experiments.spec import FORMAT, Cell, FamilySpec, GeometrySpec
@@ -98,7 +98,7 @@ def test_numbers_of_cells_change_with_the_format_only() -> None:
 
 
 @pytest.mark.parametrize(
-    "layers", ["torch", pytest.param(library.NAME, marks=needs_compiler)], ids=["torch", "ours"]
+    "layers", ["torch", pytest.param(c_code.NAME, marks=needs_compiler)], ids=["torch", "ours"]
 )
 def test_numbers_change_with_their_name_only(layers: str) -> None:
     golden = json.loads(GOLDEN.read_text())
@@ -109,7 +109,7 @@ def test_numbers_change_with_their_name_only(layers: str) -> None:
         error = float((mine - expected).abs().max() / expected.abs().max())
         assert error <= RELATIVE[name], (
             f"{name} of {layers} differ by {error:.1e}: raise FORMAT in experiments/spec.py, then "
-            "update these numbers (if only the CPU layers changed, raise NAME in cpu/library.py)"
+            "update these numbers (if only the CPU layers changed, raise NAME in cpu/c_code.py)"
         )
 
 
@@ -126,13 +126,13 @@ def test_the_numbers_would_notice_another_seed_or_default() -> None:
 
 def test_both_layers_are_kept_under_names_of_their_own() -> None:
     numbers = json.loads(GOLDEN.read_text())["numbers"]
-    assert set(numbers) == {"torch", library.NAME}
+    assert set(numbers) == {"torch", c_code.NAME}
 
 
 if __name__ == "__main__":
     content = {
         "format": FORMAT,
-        "numbers": {name: compute(name) for name in ("torch", library.NAME)},
+        "numbers": {name: compute(name) for name in ("torch", c_code.NAME)},
         "cells": compute_cells(),
     }
     GOLDEN.write_text(json.dumps(content, indent=1) + "\n")

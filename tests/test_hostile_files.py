@@ -2,7 +2,7 @@
 
 Every reader of ours is fed with mutated valid files. Each case ends in the reader's own error, of
 one line, or in an object that passes its own checks. Images have a file of their own,
-`test_hostile_images.py`; the cache of compiled layers is tested in `test_cpu_library.py`.
+`test_hostile_images.py`; the cache of compiled layers is tested in `test_cpu_c_code.py`.
 """
 
 import ast
@@ -50,7 +50,6 @@ from mutations import (
 from sads.cli.main import main
 from sads.cpu import layers_name
 from sads.data.spec import DataSpec
-from sads.decoding import decode
 from sads.diffusion.checkpoints import TrainingState, load_checkpoint
 from sads.diffusion.model import ScoreModel
 from sads.diffusion.options import TrainingOptions
@@ -72,10 +71,11 @@ from sads.experiments.spec import Cell, FamilySpec, GeometrySpec
 from sads.experiments.store import Store
 from sads.experiments.verdict import Claim
 from sads.files import opening, plain
+from sads.from_json import decode
 from sads.pipeline import Evaluation
 from sads.report.alignment import AlignmentSource, alignment_section
 from sads.report.page import make_page
-from sads.rotations.portrait import Portrait, load_portrait
+from sads.rotations.alignment_file import Portrait, load_portrait
 from sads.table1 import Sampling, Training
 from sads.tensorfile import TensorFile
 from sads.unfinished import _digest

@@ -744,7 +744,7 @@ def test_pictures_of_absurd_sizes(tmp_path):
 def test_animations_without_end(tmp_path, monkeypatch):
     frames = [Image.fromarray(a) for a in EIGHT_BITS[:, 0]]
     frames[0].save(tmp_path / "a.gif", save_all=True, append_images=frames[1:])
-    monkeypatch.setattr("sads.data.pictures.MAX_FRAMES", 3)
+    monkeypatch.setattr("sads.data.picture_files.MAX_FRAMES", 3)
     result = sads.read_images(tmp_path)
     assert result.num_read == 3
     assert result.skipped == (("a.gif[3]", "it has more than 3 frames"),)

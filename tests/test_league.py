@@ -15,8 +15,8 @@ from commands import Sads
 from sads.errors import DataError, InvalidArgumentError
 from sads.experiments.figures import all_figures
 from sads.experiments.figures.league import Key, until_finished
+from sads.experiments.preregistration import find_registered
 from sads.experiments.ranking import rank
-from sads.experiments.registration import find_registered
 from sads.experiments.standings import (
     COMMON,
     PAPER,

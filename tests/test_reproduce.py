@@ -29,8 +29,8 @@ from sads.experiments.figures import (
 from sads.experiments.figures.figure import SCALES, Context, note_cells
 from sads.experiments.figures.practice import arms
 from sads.experiments.page import describe_claim
+from sads.experiments.preregistration import find_registered
 from sads.experiments.records import Facts, Record
-from sads.experiments.registration import find_registered
 from sads.experiments.spec import COMMON, PAPER, FamilySpec
 from sads.experiments.store import Store
 from sads.experiments.verdict import correct

@@ -16,7 +16,7 @@ from sads.experiments.figures.fig3 import ROUNDING, VISIBLE
 from sads.experiments.figures.fig4 import CLOSE, GREATLY
 from sads.experiments.figures.fig8 import ALIKE, judge_alike
 from sads.experiments.page import Summary, describe_claim, judge_page, write_page
-from sads.experiments.registration import (
+from sads.experiments.preregistration import (
     CLAIMS,
     VERSION_KEY,
     claims_digest,

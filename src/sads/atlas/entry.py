@@ -18,12 +18,12 @@ from torch import Tensor
 from sads.adapters.presets import Preset
 from sads.arguments import as_tensor
 from sads.data.arrays import load_array
-from sads.decoding import decode
 from sads.environment import return_free_memory
 from sads.errors import DataError, printable
 from sads.estimates import Estimate
 from sads.files import ANYTHING_WRONG, replacing, write_json
-from sads.geometry.matrixfree.kept import MatrixFree
+from sads.from_json import decode
+from sads.geometry.matrixfree.geometry import MatrixFree
 from sads.geometry.profile import Profile, border_profile, frequency_profile
 from sads.geometry.result import Geometry
 from sads.untrusted import first_line, read_json

@@ -9,7 +9,7 @@ import typer
 
 import sads
 from sads.cli.folders import finish, new_folder
-from sads.cli.given import refuse_given
+from sads.cli.given_options import refuse_given
 from sads.cli.interrupts import command_line
 from sads.cli.options import (
     AsJson,
@@ -139,7 +139,7 @@ def whole_summary(
     """All that is known with the matrix of a geometry; writes the rotation and the pictures."""
     from sads.plots.alignment import plot_alignment
     from sads.plots.style import save
-    from sads.rotations.portrait import Portrait
+    from sads.rotations.alignment_file import Portrait
 
     name = Path(source).stem or "data"
     chosen = both.rotation(kind).with_source(dataset.statement, command_line())

@@ -9,7 +9,7 @@ import typer
 
 import sads
 from sads.cli.folders import finish, new_folder
-from sads.cli.given import refuse_given
+from sads.cli.given_options import refuse_given
 from sads.cli.interrupts import command_line
 from sads.cli.options import AsJson, NetworkOptions, Networks, NewFolder, Seed, Shape
 from sads.cli.printing import print_line, print_summary, print_table, print_written

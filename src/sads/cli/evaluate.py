@@ -9,15 +9,15 @@ import typer
 
 import sads
 from sads.cli.folders import finish, new_folder
-from sads.cli.given import refuse_given
+from sads.cli.given_options import refuse_given
 from sads.cli.interrupts import command_line
 from sads.cli.options import AsJson, DataArgument, Layout, Networks, Resize, Seed, ValueRange
 from sads.cli.printing import print_line, print_note, print_table, print_written, working
 from sads.cli.reading import announce, estimate, read_dataset, read_factory
 from sads.cli.report import add_report
 from sads.cli.runs import rotation_of
-from sads.decoding import decode
 from sads.errors import DataError, InvalidArgumentError, printable
+from sads.from_json import decode
 from sads.shapes import checked_shape, format_shape
 from sads.untrusted import read_json
 

@@ -14,8 +14,8 @@ from dataclasses import dataclass, field
 from itertools import count
 from pathlib import Path
 
-from sads.decoding import decode
 from sads.errors import OutputError, printable
+from sads.from_json import decode
 from sads.untrusted import read_json
 
 try:

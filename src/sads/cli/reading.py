@@ -5,7 +5,7 @@ import math
 from typing import TYPE_CHECKING, Any
 
 import sads
-from sads.cli.given import refuse_given
+from sads.cli.given_options import refuse_given
 from sads.cli.printing import print_note, progress_bar
 from sads.cli.user_code import read_object
 from sads.errors import InvalidArgumentError, SadsError, describe_failure, printable

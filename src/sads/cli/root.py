@@ -16,7 +16,7 @@ import sads
 import sads.cli
 from sads.cli import folders
 from sads.cli.failures import explain
-from sads.cli.given import remember_given
+from sads.cli.given_options import remember_given
 from sads.cli.interrupts import Interrupted, command_line
 from sads.cli.printing import console, print_error
 from sads.errors import InvalidArgumentError, SadsError

@@ -10,7 +10,7 @@ import typer
 
 import sads
 from sads.cli.folders import claim_folder, refuse_existing
-from sads.cli.given import refuse_given
+from sads.cli.given_options import refuse_given
 from sads.cli.interrupts import Interrupted, command_line
 from sads.cli.options import (
     AsJson,

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from sads.cpu import layers
-from sads.cpu.library import NAME, NoLibraryError, library
+from sads.cpu.c_code import NAME, NoLibraryError, library
 from sads.seeds import seed_torch
 
 PYTORCH = "torch"  # the name of PyTorch's layers

@@ -15,7 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from sads.cpu.library import library
+from sads.cpu.c_code import library
 
 WIDE = 16  # the C code takes this many channels at a time
 FEW_CHANNELS = 4

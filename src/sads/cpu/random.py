@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from sads.cpu.library import NoLibraryError, library
+from sads.cpu.c_code import NoLibraryError, library
 
 ODD = np.uint64(0x0001_0001_0001_0001)  # makes four odd numbers of 16 bits from a word
 

@@ -24,7 +24,7 @@ from typing import Any
 from sads.checked import checked
 from sads.data.arrays import Array, load_idx, load_images_array
 from sads.data.digits import load_digits
-from sads.data.pictures import PICTURES, Found, Items, Skipped, read_picture
+from sads.data.picture_files import PICTURES, Found, Items, Skipped, read_picture
 from sads.data.sources import reading_file
 from sads.errors import DataError, InvalidArgumentError, printable
 from sads.untrusted import first_line, open_regular

@@ -29,7 +29,7 @@ from torch import Tensor
 from sads.arguments import as_tensor, check_count, check_seed, check_type
 from sads.checked import checked
 from sads.diffusion.clipping import Frame, clipping_of, frame_of
-from sads.diffusion.forward import fast_inference
+from sads.diffusion.execution import fast_inference
 from sads.diffusion.model import ScoreModel, noise_from_output
 from sads.diffusion.sample import SAMPLERS, SamplingOptions, spread_levels
 from sads.diffusion.skip import fit_gaussian

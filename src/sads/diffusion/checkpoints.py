@@ -9,11 +9,11 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
-from sads.decoding import decode_as
 from sads.diffusion.model import UNKNOWN
 from sads.diffusion.weights import check_fit, fill
 from sads.errors import CheckpointError, printable
 from sads.files import opening, replacing
+from sads.from_json import decode_as
 from sads.tensorfile import TensorFile
 from sads.untrusted import parse_json
 

@@ -16,13 +16,13 @@ from torch import Tensor, nn
 
 from sads.arguments import as_path
 from sads.checked import checked
-from sads.decoding import decode
 from sads.diffusion.options import TrainingOptions
 from sads.diffusion.weights import bounded_construction, check_fit, fill, meta_device
 from sads.errors import CheckpointError, printable
 from sads.estimates import mean_estimate
 from sads.families import ARCHITECTURES, Description, Factory, ScoreFamily, family
 from sads.files import opening, plain, replacing
+from sads.from_json import decode
 from sads.geometry.lift import MAX_DIMENSION
 from sads.markup import card, facts
 from sads.networks.gaussian import GaussianPart

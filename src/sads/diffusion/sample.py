@@ -20,9 +20,9 @@ from torch import Tensor
 from sads.arguments import check_count, check_seed, check_type
 from sads.checked import checked
 from sads.diffusion.clipping import Clip, Clipping, clipping_of, frame_of
-from sads.diffusion.forward import fast_inference
+from sads.diffusion.cores import count_flops
+from sads.diffusion.execution import fast_inference
 from sads.diffusion.model import ScoreModel, noise_from_output
-from sads.diffusion.work import count_flops
 from sads.environment import check_samples, usable_device
 from sads.errors import CheckpointError, InvalidArgumentError, printable
 from sads.families import ScoreFamily

@@ -21,10 +21,10 @@ from sads.arguments import as_tensor, check_count
 from sads.checked import checked
 from sads.diffusion.checkpoints import TrainingState, load_checkpoint, save_checkpoint
 from sads.diffusion.clipping import range_of
-from sads.diffusion.forward import fast_forward
+from sads.diffusion.cores import num_shards
+from sads.diffusion.execution import fast_forward
 from sads.diffusion.model import ScoreModel, TrainingProvenance
 from sads.diffusion.options import TrainingOptions
-from sads.diffusion.work import num_shards
 from sads.environment import usable_device, versions
 from sads.errors import CheckpointError, DataError, DivergedError
 from sads.families import ScoreFamily, as_family

@@ -19,10 +19,10 @@ import torch
 from torch import Tensor
 
 from sads.data.arrays import load_images_array
-from sads.decoding import DecodingError, decode_as
 from sads.errors import DataError, StoreError, printable
 from sads.experiments.records import Record, is_older
 from sads.files import ANYTHING_WRONG, digest, file_digest, plain, replacing, write_json
+from sads.from_json import DecodingError, decode_as
 from sads.untrusted import DAMAGE, JSON_BYTES, first_line, open_regular, parse_json, read_json
 
 RECORDS, SAMPLES, GEOMETRIES = "records.jsonl", "samples", "geometries.json"

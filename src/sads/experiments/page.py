@@ -10,10 +10,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from sads.decoding import DecodingError, decode
 from sads.errors import OutputError, printable
 from sads.estimates import Estimate
-from sads.experiments.registration import describe_commit, find_registered
+from sads.experiments.preregistration import describe_commit, find_registered
 from sads.experiments.verdict import (
     CONTRADICTED,
     INCONCLUSIVE,
@@ -24,6 +23,7 @@ from sads.experiments.verdict import (
     correct,
 )
 from sads.files import plain, replacing, write_json
+from sads.from_json import DecodingError, decode
 from sads.tables import Row, format_value
 from sads.untrusted import read_json
 

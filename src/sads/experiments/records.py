@@ -6,11 +6,11 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from sads.decoding import DecodingError, decode
 from sads.errors import printable
 from sads.estimates import Estimate, mean_estimate
 from sads.experiments.spec import FORMAT, PAPER, Cell
 from sads.files import plain
+from sads.from_json import DecodingError, decode
 from sads.pipeline import Evaluation
 
 LOSS_POINTS = 20  # of the loss curve that a record keeps

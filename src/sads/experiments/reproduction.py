@@ -18,7 +18,7 @@ from sads.errors import InvalidArgumentError, OutputError, printable
 from sads.experiments.archive import RECORDS
 from sads.experiments.figures.figure import Context, Figure, Outcome, check_scale
 from sads.experiments.page import Summary, plain_rows
-from sads.experiments.registration import note_registration
+from sads.experiments.preregistration import note_registration
 from sads.experiments.run import Sources
 from sads.experiments.store import MARK, Store
 from sads.experiments.sweep import RayCluster, Watch, connect, prepare_geometry, sweep

@@ -15,7 +15,6 @@ from torch import Tensor
 from sads.data.images import read_images
 from sads.data.labels import load_labels
 from sads.data.spec import read_data, sphere_directions
-from sads.decoding import decode
 from sads.diffusion.anatomy import energy_parts, measure_anatomy
 from sads.diffusion.clipping import range_of
 from sads.diffusion.model import ScoreModel
@@ -25,12 +24,13 @@ from sads.diffusion.train import train
 from sads.environment import versions
 from sads.errors import CheckpointError, DataError, ExperimentError, printable
 from sads.estimates import Estimate
+from sads.experiments.preregistration import claims_versions
 from sads.experiments.records import LOSS_POINTS, Facts, Record
-from sads.experiments.registration import claims_versions
 from sads.experiments.spec import Cell, GeometrySpec
 from sads.experiments.store import Store
 from sads.families import ScoreFamily
 from sads.files import digest, tensor_digest, write_json
+from sads.from_json import decode
 from sads.geometry.estimate import estimate_geometry
 from sads.geometry.result import Geometry
 from sads.pipeline import Evaluation, Reference

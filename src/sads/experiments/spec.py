@@ -13,10 +13,10 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from sads.data.spec import DataSpec
-from sads.decoding import DecodingError, decode
 from sads.errors import InvalidArgumentError
 from sads.families import ScoreFamily, family
 from sads.files import digest, plain
+from sads.from_json import DecodingError, decode
 from sads.schedule import TRAINABLE
 from sads.shapes import format_shape
 from sads.table1 import Column, Sampling, Training

@@ -21,7 +21,6 @@ from typing import Any
 
 import numpy as np
 
-from sads.decoding import DecodingError, decode, decode_known
 from sads.errors import DataError, printable
 from sads.experiments.verdict import (
     SUPPORTED,
@@ -32,6 +31,7 @@ from sads.experiments.verdict import (
     shared_correlation,
     shared_correlation_test,
 )
+from sads.from_json import DecodingError, decode, decode_known
 from sads.predictors.registry import OUTCOMES, Prediction
 from sads.tables import Row, titled
 from sads.untrusted import DAMAGE, first_line, read_json

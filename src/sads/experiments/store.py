@@ -40,7 +40,6 @@ import fsspec
 from fsspec.implementations.local import LocalFileSystem
 from torch import Tensor
 
-from sads.decoding import decode
 from sads.diffusion.model import ScoreModel, load_model
 from sads.errors import (
     CheckpointError,
@@ -56,6 +55,7 @@ from sads.experiments.archive import Archive, read_samples
 from sads.experiments.records import Record
 from sads.experiments.spec import Cell, GeometrySpec
 from sads.files import digest, file_digest, plain, replacing, to_json, write_json
+from sads.from_json import decode
 from sads.geometry.result import Geometry, load_geometry
 from sads.rotations.rotation import Rotation
 from sads.untrusted import first_line, read_json

@@ -49,7 +49,7 @@ from sads.families import ScoreFamily, as_family
 from sads.files import tensor_digest
 from sads.geometry.cost import NOTHING, Spent, Started
 from sads.geometry.estimators import Estimator, Stacked
-from sads.geometry.matrixfree.kept import MatrixFree
+from sads.geometry.matrixfree.geometry import MatrixFree
 from sads.geometry.matrixfree.passes import FINDERS, Passes, run_passes
 from sads.geometry.memory import BASE, Forecast, PassesForecast
 from sads.geometry.moments import Moments, draw_grams

@@ -17,7 +17,7 @@ from torch import Tensor
 from sads.errors import InvalidArgumentError
 from sads.estimates import Estimates, batch_mean, positive_errors
 from sads.geometry.lift import Lift
-from sads.geometry.matrixfree.kept import MatrixFree
+from sads.geometry.matrixfree.geometry import MatrixFree
 from sads.geometry.result import Geometry
 from sads.shapes import format_shape
 

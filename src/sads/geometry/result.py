@@ -15,7 +15,6 @@ from torch import Tensor
 
 from sads.arguments import as_path, as_tensor, check_count, check_number, check_type
 from sads.checked import checked
-from sads.decoding import decode_known
 from sads.errors import GeometryFileError, InvalidArgumentError, MergeError
 from sads.estimates import (
     MIN_BATCHES,
@@ -29,11 +28,12 @@ from sads.estimates import (
 )
 from sads.families import Description
 from sads.files import opening, replacing
+from sads.from_json import decode_known
 from sads.geometry.dense import Dense
 from sads.geometry.directions import Directions
 from sads.geometry.ends import End
 from sads.geometry.lift import Lift
-from sads.geometry.matrixfree.kept import MatrixFree
+from sads.geometry.matrixfree.geometry import MatrixFree
 from sads.markup import card, facts
 from sads.schedule import Schedule
 from sads.shapes import checked_shape, format_shape

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from sads.families import ARCHITECTURES
-from sads.geometry.matrixfree.kept import MatrixFree
+from sads.geometry.matrixfree.geometry import MatrixFree
 from sads.geometry.result import Geometry
 from sads.shapes import format_shape
 

@@ -9,7 +9,7 @@ from sads.markup import facts
 from sads.report.images import image_data
 from sads.report.page import Section, render
 from sads.rotations.alignment import Alignment
-from sads.rotations.portrait import Portrait
+from sads.rotations.alignment_file import Portrait
 
 
 @dataclass(frozen=True, eq=False)

@@ -11,8 +11,8 @@ from markupsafe import Markup
 from sads.errors import ReportError, printable
 from sads.experiments.archive import Archive
 from sads.experiments.page import Summary, describe_claim, format_p, show_cell
+from sads.experiments.preregistration import describe_commit
 from sads.experiments.records import Record
-from sads.experiments.registration import describe_commit
 from sads.experiments.verdict import CONTRADICTED, INCONCLUSIVE, LEVEL, NOT_TESTED, SUPPORTED
 from sads.markup import element, text
 from sads.report.images import picture_url

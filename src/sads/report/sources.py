@@ -15,13 +15,13 @@ import torch
 from torch import Tensor
 
 from sads.data.arrays import load_images_array
-from sads.decoding import decode_known
 from sads.diffusion.checkpoints import FORMAT as CHECKPOINT
 from sads.diffusion.model import FORMAT as MODEL
 from sads.errors import ReportError, SadsError, printable
 from sads.estimates import Estimate
 from sads.experiments.archive import RECORDS
 from sads.families import Description
+from sads.from_json import decode_known
 from sads.geometry.result import FORMAT as GEOMETRY
 from sads.geometry.result import Geometry, load_geometry
 from sads.report.alignment import AlignmentSource
@@ -31,8 +31,8 @@ from sads.report.paper import PaperSource, find_summaries, read_paper
 from sads.report.ranking import RankingSource
 from sads.report.training import EvaluatedFacts, RunFacts, TrainingSource
 from sads.rotations.alignment import Alignment
-from sads.rotations.portrait import FORMAT as PORTRAIT
-from sads.rotations.portrait import load_portrait
+from sads.rotations.alignment_file import FORMAT as PORTRAIT
+from sads.rotations.alignment_file import load_portrait
 from sads.tensorfile import TensorFile
 from sads.untrusted import DAMAGE, first_line, open_regular, read_json
 

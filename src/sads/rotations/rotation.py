@@ -19,10 +19,10 @@ from torch import Tensor
 
 from sads.arguments import as_path, as_tensor, check_type
 from sads.checked import checked
-from sads.decoding import decode_as, decode_known
 from sads.errors import InvalidArgumentError, RotationFileError
 from sads.estimates import Estimate
 from sads.files import opening, plain, replacing
+from sads.from_json import decode_as, decode_known
 from sads.geometry.lift import Lift
 from sads.rotations.kinds import Kind, Middle
 from sads.shapes import checked_shape, format_shape

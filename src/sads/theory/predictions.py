@@ -15,7 +15,7 @@ from sads.checked import checked
 from sads.data.bases import BASES, Basis, basis
 from sads.errors import InvalidArgumentError
 from sads.estimates import Estimate, Estimates
-from sads.geometry.matrixfree.kept import MatrixFree
+from sads.geometry.matrixfree.geometry import MatrixFree
 from sads.geometry.result import Geometry
 from sads.rotations.alignment import check_defined
 from sads.tables import Row, Table, titled

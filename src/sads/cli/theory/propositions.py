@@ -8,7 +8,7 @@ import typer
 
 import sads
 from sads.cli.folders import new_folder
-from sads.cli.given import refuse_given
+from sads.cli.given_options import refuse_given
 from sads.cli.options import AsJson, NetworkOptions, Networks, NewFolder, Seed, Shape
 from sads.cli.reading import read_geometry
 from sads.cli.theory.output import files_of, show_result

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, TypeVar
 
 from sads.errors import InvalidArgumentError
-from sads.experiments.completion import Known, with_baselines
+from sads.experiments.missing_baselines import Known, with_baselines
 from sads.experiments.records import Record
 from sads.experiments.run import Sources, get_geometry
 from sads.experiments.spec import Cell, GeometrySpec

@@ -32,7 +32,7 @@ from sads.files import tensor_digest
 from sads.geometry.cost import NOTHING, Spent, Started
 from sads.geometry.estimators import NUM_BATCHES, Estimator
 from sads.geometry.matrixfree.energies import BasisEnergies
-from sads.geometry.matrixfree.kept import JudgedEnds, MatrixFree
+from sads.geometry.matrixfree.geometry import JudgedEnds, MatrixFree
 from sads.geometry.matrixfree.search import SURE, Ends, Search, orthonormal
 from sads.geometry.matrixfree.windows import LocalInverse, Windows
 from sads.geometry.memory import PassesForecast

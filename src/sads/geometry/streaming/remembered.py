@@ -13,9 +13,15 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from sads.decoding import decode_known
 from sads.files import digest
-from sads.private import NotPrivateError, cache_folder, private_folder, read_private, write_private
+from sads.from_json import decode_known
+from sads.private_folder import (
+    NotPrivateError,
+    cache_folder,
+    private_folder,
+    read_private,
+    write_private,
+)
 from sads.untrusted import DAMAGE, parse_json
 
 FORMAT = 2  # raise it whenever set-up asks or answers differently

@@ -15,10 +15,10 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from sads.arguments import as_path
-from sads.decoding import decode, decode_as
 from sads.errors import AlignmentFileError
 from sads.estimates import Estimate, Estimates
 from sads.files import opening, plain, replacing
+from sads.from_json import decode, decode_as
 from sads.geometry.lift import MAX_DIMENSION
 from sads.rotations.alignment import NUM_PARTS, Alignment, DataSpectrum, Pairing
 from sads.shapes import checked_shape

@@ -14,7 +14,13 @@ import tempfile
 from pathlib import Path
 
 from sads.files import digest
-from sads.private import NotPrivateError, cache_folder, private_folder, read_private, write_private
+from sads.private_folder import (
+    NotPrivateError,
+    cache_folder,
+    private_folder,
+    read_private,
+    write_private,
+)
 
 NAME = "sads-cpu-1"  # raise the number whenever `kernels.c` or `layers.py` give other numbers
 SOURCES = tuple(Path(__file__).with_name(name) for name in ("kernels.c", "random.c"))

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from sads.cpu import library
+from sads.cpu import c_code
 from sads.cpu.fast import PYTORCH, fast_network
-from sads.diffusion.work import count_flops
+from sads.diffusion.cores import count_flops
 from sads.environment import note_once
 from sads.families import ScoreFamily
 
@@ -78,7 +78,7 @@ def _for_one_core(network: nn.Module, family: ScoreFamily, frozen: bool) -> Forw
     except Exception as error:
         note_once(f"our faster layers do not work here ({_reason(error)}); using PyTorch's")
         return Forward(network)
-    return Forward(fast, layers=library.NAME)
+    return Forward(fast, layers=c_code.NAME)
 
 
 def _worth_compiling(
@@ -104,6 +104,4 @@ def _device(network: nn.Module) -> torch.device:
 
 def _reason(error: Exception) -> str:
     first = (str(error).splitlines() or [""])[0]
-    return (
-        first if isinstance(error, library.NoLibraryError) else f"{type(error).__name__}: {first}"
-    )
+    return first if isinstance(error, c_code.NoLibraryError) else f"{type(error).__name__}: {first}"

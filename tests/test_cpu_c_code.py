@@ -16,8 +16,8 @@ import sads
 from cases import needs_compiler
 from killing import finish, run_command
 from sads import environment
-from sads.cpu import layers_name, library
-from sads.diffusion.forward import fast_forward, fast_inference
+from sads.cpu import c_code, layers_name
+from sads.diffusion.execution import fast_forward, fast_inference
 from sads.threads import pinned_threads
 
 pytestmark = [
@@ -32,28 +32,28 @@ def cache(monkeypatch, tmp_path):
     """An empty cache of our own."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.setattr(environment, "_noted", set())
-    library.library.cache_clear()
+    c_code.library.cache_clear()
     yield tmp_path / "sads"
-    library.library.cache_clear()
+    c_code.library.cache_clear()
 
 
 @pytest.fixture(scope="module")
 def compiled():
     """The compiled code, once for all tests."""
-    return library._compile()
+    return c_code._compile()
 
 
 @pytest.fixture
 def counted(monkeypatch, compiled):
     """How often the compiler ran; its work is not done again."""
     calls = []
-    monkeypatch.setattr(library, "_compile", lambda: calls.append(1) or compiled)
+    monkeypatch.setattr(c_code, "_compile", lambda: calls.append(1) or compiled)
     return calls
 
 
 def load():
-    library.library.cache_clear()
-    return library.library()
+    c_code.library.cache_clear()
+    return c_code.library()
 
 
 def names(folder):
@@ -98,9 +98,9 @@ def plant(folder: Path, marker: Path) -> Path:
     made = folder.parent / "evil.so"
     subprocess.run(["cc", "-shared", "-fPIC", str(source), "-o", str(made)], check=True)
     content = made.read_bytes()
-    key = library._key()
+    key = c_code._key()
     folder.mkdir(exist_ok=True)
-    planted = folder / f"kernels-{key[:16]}-{library.digest(content)[:32]}.so"
+    planted = folder / f"kernels-{key[:16]}-{c_code.digest(content)[:32]}.so"
     planted.write_bytes(content)
     return planted
 
@@ -129,7 +129,7 @@ def test_what_others_could_have_planted_is_not_loaded(arrange, reason, cache, co
     marker = tmp_path / "ran"
     planted = plant(cache, marker)
     arrange(cache, planted)
-    with pytest.raises(library.NoLibraryError, match=reason):
+    with pytest.raises(c_code.NoLibraryError, match=reason):
         load()
     assert not marker.exists()
     assert layers_name() == "torch"
@@ -153,8 +153,8 @@ def test_a_full_disk_leaves_nothing_half_made(cache, counted, monkeypatch):
     def full(*_, **__):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(library.os, "replace", full)
-    with pytest.raises(library.NoLibraryError, match="No space left"):
+    monkeypatch.setattr(c_code.os, "replace", full)
+    with pytest.raises(c_code.NoLibraryError, match="No space left"):
         load()
     assert names(cache) == []
 
@@ -162,10 +162,10 @@ def test_a_full_disk_leaves_nothing_half_made(cache, counted, monkeypatch):
 @pytest.mark.parametrize("broken", ["no compiler", "compiler fails", "no place"])
 def test_without_our_layers_one_line_says_so(broken, cache, monkeypatch, tmp_path):
     if broken == "no compiler":
-        monkeypatch.setattr(library.shutil, "which", lambda name: None)
+        monkeypatch.setattr(c_code.shutil, "which", lambda name: None)
     elif broken == "compiler fails":
         failure = subprocess.CompletedProcess([], 1, "", "kernels.c:1: error: no such vector")
-        monkeypatch.setattr(library.subprocess, "run", lambda *_, **__: failure)
+        monkeypatch.setattr(c_code.subprocess, "run", lambda *_, **__: failure)
     else:
         cache.write_text("a file")
     family = sads.family("iddpm", (1, 8, 8))
@@ -175,7 +175,7 @@ def test_without_our_layers_one_line_says_so(broken, cache, monkeypatch, tmp_pat
             forward = fast_forward(network, family, 1)
         assert forward.function is network
         assert forward.layers == layers_name() == "torch"
-        assert Path(caught[0].filename).parts[-3:] == ("sads", "diffusion", "forward.py")
+        assert Path(caught[0].filename).parts[-3:] == ("sads", "diffusion", "execution.py")
         with warnings.catch_warnings():
             warnings.simplefilter("error")  # the reason is shown once
             assert fast_inference(network, family, 1, 50).function is network
@@ -218,8 +218,8 @@ def test_a_cache_that_is_emptied_later_kills_nobody(tmp_path, processes, compile
 
 def empty_the_cache(folder, compiled):
     os.environ["XDG_CACHE_HOME"] = str(folder)
-    library._compile = lambda: compiled
-    loaded = library.library()
+    c_code._compile = lambda: compiled
+    loaded = c_code.library()
     (kept,) = folder.rglob("*.so")
     os.truncate(kept, 0)
     loaded.kernel_points(None, None, 0, 0, 0)
