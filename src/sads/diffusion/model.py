@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from sads.arguments import as_path
@@ -27,7 +26,7 @@ from sads.geometry.lift import MAX_DIMENSION
 from sads.markup import card, facts
 from sads.networks.gaussian import GaussianPart
 from sads.shapes import MAX_AXES, format_shape
-from sads.tensorfile import TensorFile
+from sads.tensorfile import TensorFile, write_tensors
 from sads.untrusted import parse_json
 
 FORMAT = "sads-model"
@@ -107,19 +106,19 @@ class ScoreModel:
     @checked
     def save(self, path: str | os.PathLike[str]) -> Path:
         """Write weights and provenance as safetensors, all at once or not at all."""
-        tensors = {PREFIX + k: v.contiguous() for k, v in self.network.state_dict().items()}
-        tensors |= {LAST + k: v.contiguous() for k, v in (self.last or {}).items()}
+        tensors = {PREFIX + k: v for k, v in self.network.state_dict().items()}
+        tensors |= {LAST + k: v for k, v in (self.last or {}).items()}
         if self.family.skip is not None:
             tensors |= {f"skip.{k}": v for k, v in self.family.skip.tensors().items()}
         if self.mean is not None:
-            tensors["mean"] = self.mean.float().contiguous()
+            tensors["mean"] = self.mean.float()
         metadata = {
             "format": FORMAT,
             "family": json.dumps(self.family.describe()),
             "provenance": json.dumps(plain(self.provenance)),
         }
         with replacing(Path(path)) as temporary:
-            save_file({**tensors, "losses": self.losses}, temporary, metadata)
+            write_tensors(temporary, {**tensors, "losses": self.losses}, metadata)
         return Path(path)
 
 

@@ -203,10 +203,18 @@ def training_steps(
             )
         state.optimiser.step()
         if state.average is not None and options.ema_decay is not None:
-            for name, weight in state.network.state_dict().items():
-                state.average[name].lerp_(weight, 1 - options.ema_decay)
+            average_weights(state.average, state.network.state_dict(), options.ema_decay)
         state.losses.append(value)
         yield value
+
+
+def average_weights(average: dict[str, Tensor], weights: dict[str, Tensor], decay: float) -> None:
+    """Move an average towards weights; what counts (such as batches, in batch norm) is copied."""
+    for name, weight in weights.items():
+        if weight.is_floating_point() or weight.is_complex():
+            average[name].lerp_(weight, 1 - decay)
+        else:
+            average[name].copy_(weight)
 
 
 def loss_and_gradients(
