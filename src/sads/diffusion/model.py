@@ -25,6 +25,7 @@ from sads.from_json import decode
 from sads.geometry.lift import MAX_DIMENSION
 from sads.markup import card, facts
 from sads.networks.gaussian import GaussianPart
+from sads.seeds import generators_kept
 from sads.shapes import MAX_AXES, format_shape
 from sads.tensorfile import TensorFile, write_tensors
 from sads.untrusted import parse_json
@@ -147,7 +148,7 @@ def load_model(
                 f"{score_family.describe()}; give the family that it was trained with"
             )
         bounds = nullcontext() if trusted else bounded_construction(file, PREFIX)
-        with torch.random.fork_rng(devices=[]), bounds:
+        with generators_kept(), bounds:
             network = score_family.build()
         last = None
         try:
