@@ -36,6 +36,7 @@ from sads.estimates import Estimate, Estimates, batch_error, holm
 from sads.geometry.profile import frequency_profile
 from sads.geometry.result import Geometry
 from sads.shapes import format_shape
+from sads.tables import distinct
 
 LEVEL = 0.05
 FREEDOM = 15  # of sixteen batches
@@ -117,7 +118,7 @@ def compare(
 
     Args:
         geometries: two or more, of one shape.
-        names: what they are called; by their families if not given.
+        names: what they are called; by their families if not given. Those of one name get numbers.
         directions: of each end, whose subspaces are compared; as many more as eigenvalues have
             copies.
 
@@ -275,4 +276,4 @@ def _checked(geometries: Sequence[Geometry], names: Sequence[str] | None) -> tup
                 f"{name} is kept without a matrix, and its directions between the ends are not "
                 "known; compare geometries of a smaller shape"
             )
-    return tuple(called)
+    return tuple(distinct(called))

@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from sads.arguments import as_path, check_count, check_type, shown
@@ -17,6 +18,7 @@ from sads.report.paper import paper_section
 from sads.report.ranking import RankingSource, ranking_section
 from sads.report.sources import GeometrySource, Source, read_source
 from sads.report.training import TrainingSource, training_section
+from sads.tables import distinct
 
 Result = Geometry | Source | str | os.PathLike[str]
 SHRINK = "show fewer directions with --directions 200 (max_directions=200 in Python)"
@@ -55,16 +57,19 @@ def write_report(
 def make_sections(sources: Sequence[Source], max_directions: int | None = None) -> list[Section]:
     """The sections of a page, a comparison first if there is something to compare."""
     sections = []
-    compared = []
+    compared: list[Compared] = []
+    names = iter(distinct(s.geometry.label for s in sources if isinstance(s, GeometrySource)))
     for number, source in enumerate(sources, start=1):
         id = f"s{number}"
         if isinstance(source, GeometrySource):
-            geometry, command = source.geometry, source.command
-            compared.append(Compared(geometry, id))
+            geometry, command, name = source.geometry, source.command, next(names)
+            compared.append(Compared(geometry, id, name))
             sections.append(
-                ends_section(geometry, id, command=command)
+                ends_section(geometry, id, name, command=command)
                 if geometry.matrix_free
-                else geometry_section(geometry, id, command=command, max_directions=max_directions)
+                else geometry_section(
+                    geometry, id, name, command=command, max_directions=max_directions
+                )
             )
         elif isinstance(source, AlignmentSource):
             sections.append(alignment_section(source, id))
@@ -78,7 +83,8 @@ def make_sections(sources: Sequence[Source], max_directions: int | None = None) 
             sections.append(paper_section(source, id))
     if len(compared) > 1:
         sections.insert(0, comparison_section(compared, "comparison"))
-    return sections
+    titles = distinct(section.title for section in sections)
+    return [replace(section, title=title) for section, title in zip(sections, titles, strict=True)]
 
 
 def _listed(sources: Iterable[Result] | Result) -> list[Result]:
