@@ -13,7 +13,7 @@ from sads.report.atlas import AtlasSource, atlas_section
 from sads.report.comparison import Compared, comparison_section
 from sads.report.ends import ends_section
 from sads.report.geometry import geometry_section
-from sads.report.page import Section, check_new, make_page, write_page
+from sads.report.page import Section, check_new, check_ours, make_page, write_page
 from sads.report.paper import paper_section
 from sads.report.ranking import RankingSource, ranking_section
 from sads.report.sources import GeometrySource, Source, read_source
@@ -47,11 +47,23 @@ def write_report(
         raise InvalidArgumentError(f"show at least 3 directions, not {max_directions}")
     path = as_path(path)
     check_new(path)
-    found = [result for source in given for result in _read(source)]
+    page = _page(given, title, max_directions)
+    check_new(path)  # it may have been written while the page was made
+    return write_page(page, path, SHRINK)
+
+
+def renew_report(source: Result, path: Path) -> Path:
+    """Write a report in the place of an earlier one, which stays if no new one can be made."""
+    check_ours(path)
+    return write_page(_page([source], None, None), path, SHRINK)
+
+
+def _page(sources: Iterable[Result], title: str | None, max_directions: int | None) -> str:
+    found = [result for source in sources for result in _read(source)]
     if not found:
         raise ReportError("there is nothing to report: give at least one result")
     sections = make_sections(found, max_directions)
-    return write_page(make_page(title or _title(sections), sections), path, SHRINK)
+    return make_page(title or _title(sections), sections)
 
 
 def make_sections(sources: Sequence[Source], max_directions: int | None = None) -> list[Section]:
