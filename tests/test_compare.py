@@ -114,3 +114,44 @@ def test_the_command(command: Sads, tmp_path: Path) -> None:
     sads.estimate_geometry(sads.family("mlp", shape=(1, 4, 4)), 16).save("m.safetensors")
     assert "different shapes" in command.fail("compare", "cnn", "m.safetensors", *options)
     assert "two or more" in command.fail("compare", "cnn")
+
+
+@pytest.mark.parametrize(
+    ("values", "avoided", "preferred"),
+    [
+        ([1.0] * 16, None, None),
+        ([1.0] + [0.0] * 15, None, None),
+        ([9.0, 8, 7, 6, 5, 4, 3, 2] + [0.0] * 8, 4, 8),
+        ([9.0, 8, 7, 6, 6, 6, 5, 4, 3, 2, 1, 0.9, 0.9, 0.7, 0.6, 0.5], 6, 5),
+    ],
+    ids=["all equal", "rank one", "half of them zero", "equal at the cut"],
+)
+def test_ends_are_not_cut_between_equal_eigenvalues(
+    values: list[float], avoided: int | None, preferred: int | None
+) -> None:
+    """Whatever basis of equal directions LAPACK takes: turned by an orthogonal matrix and back."""
+    diagonal = torch.tensor(values).double()
+    turn = torch.eye(16).double()
+    for value in set(values):
+        same = (diagonal == value).nonzero()[:, 0]
+        drawn = torch.randn(len(same), len(same), generator=torch.Generator().manual_seed(1))
+        mixed = torch.linalg.qr(drawn.double()).Q
+        turn[same[:, None], same] = mixed
+    turned = turn @ diagonal.diag() @ turn.T
+    pair = sads.compare(exact(diagonal.diag()), exact((turned + turned.T) / 2), directions=4).pairs[
+        0
+    ]
+    for end, size in ((pair.avoided, avoided), (pair.preferred, preferred)):
+        assert (end.overlap, end.angles) == (None, ()) if size is None else end.unknown is None
+        assert len(end.angles) == (size or 0)
+        assert max(end.angles, default=0.0) < 1e-6
+        assert not end.significant
+        assert end.p == 1
+    if avoided is None:
+        assert "to 9 of exact, counted from the avoided end, are equal" in str(pair.avoided.unknown)
+
+
+def test_a_geometry_that_is_zero_does_not_compare() -> None:
+    one = exact(torch.eye(16))
+    with pytest.raises(sads.SadsError, match="the geometry of nil is zero"):
+        sads.compare(one, exact(torch.zeros(16, 16)), names=["one", "nil"])

@@ -135,11 +135,11 @@ def _setting(record: Record) -> tuple[str, int, int]:
     return alike.training_hash, record.cell.training.iterations, len(record.losses)
 
 
-def is_older(content: Any) -> bool:
-    """Whether the JSON of a record is of an older format, whose numbers are not today's."""
+def format_of(content: Any) -> int:
+    """The format of a record's JSON, ours if it does not say; numbers of others are not today's."""
     cell = content.get("cell") if isinstance(content, dict) else None
     found = cell.get("format") if isinstance(cell, dict) else None
-    return type(found) is int and found < FORMAT
+    return found if type(found) is int else FORMAT
 
 
 @dataclass(frozen=True)

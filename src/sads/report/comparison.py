@@ -89,7 +89,9 @@ def _pair(first: Compared, other: Compared) -> dict[str, Any]:
             "why_not": f"its data are {format_shape(b.shape)}, those of {first.name} "
             f"{format_shape(a.shape)}: directions of different spaces have no angle",
         }
-    sizes = [k for k in SIZES if k <= a.dimension // 2] or [1]
+    sizes = sorted({k for end in ENDS for k in _sizes(a, b, end)})
+    if not sizes:
+        return {**pair, "why_not": "too many of their eigenvalues are equal to tell their ends"}
     return {
         **pair,
         "sizes": sizes,
@@ -99,12 +101,21 @@ def _pair(first: Compared, other: Compared) -> dict[str, Any]:
     }
 
 
-def _overlap(a: Geometry, b: Geometry, end: str, count: int) -> dict[str, float]:
+def _sizes(a: Geometry, b: Geometry, end: str) -> set[int]:
+    """The sizes of an end that the eigenvalues of both define, at `SIZES` or next to them."""
+    cuts = (a.directions().cuts(end) & b.directions().cuts(end)).nonzero()[:, 0] + 1
+    places = torch.searchsorted(cuts, torch.tensor(SIZES))
+    return {k for k in cuts[places[places < len(cuts)]].tolist() if k <= max(1, a.dimension // 2)}
+
+
+def _overlap(a: Geometry, b: Geometry, end: str, count: int) -> dict[str, float | None]:
     """The principal angles between the `count` most avoided, or preferred, directions of each.
 
     `shared` is the mean of their squared cosines: 1 if the subspaces are the same, `count / D` for
-    random ones.
+    random ones. Nothing is known of ends that are cut between equal eigenvalues.
     """
+    if not all(g.directions().cuts(end)[count - 1] for g in (a, b)):
+        return dict.fromkeys(("shared", "largest", "median"))
     rows = (getattr(g.directions(), end)(count).reshape(count, -1) for g in (a, b))
     first, second = rows
     cosines = torch.linalg.svdvals(first @ second.T).clamp(max=1)

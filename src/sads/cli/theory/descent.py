@@ -150,9 +150,8 @@ def run(
     }
     show_result(folder, "descent", picture, summary, table, as_json)
     if trained and not as_json:
-        print_table(
-            [TrainedLoss(k, f.num_models, f.num_updates, f.last) for k, f in trained.items()]
-        )
+        best_first = sorted(trained.items(), key=lambda found: found[1].last)
+        print_table([TrainedLoss(k, f.num_models, f.num_updates, f.last) for k, f in best_first])
 
 
 def _read_archive(folder: Path) -> "Archive":
