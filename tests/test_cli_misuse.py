@@ -359,7 +359,7 @@ class TestNothingIsLost:
 
     def test_pictures_of_others_stay(self, tmp_path: Path) -> None:
         """A figure made twice replaces itself, and nothing else."""
-        files = (tmp_path, "fig4.json", ["fig4.png", "fig4-b.png"])
+        files = (tmp_path, "fig4", ["fig4.png", "fig4-b.png"])
         refuse_others_files(*files)
         (tmp_path / "fig4.png").write_text("mine, or ours")
         with pytest.raises(sads.SadsError, match=r"fig4\.png is there already and not of this"):
@@ -370,7 +370,7 @@ class TestNothingIsLost:
         with pytest.raises(sads.SadsError, match=r"fig4-b\.png is there already"):
             refuse_others_files(*files)
         (tmp_path / "fig4.json").write_text("mine")
-        with pytest.raises(sads.SadsError, match=r"fig4\.json is there already"):
+        with pytest.raises(sads.SadsError, match=r"fig4\.json is damaged or not ours"):
             refuse_others_files(*files)
 
 
