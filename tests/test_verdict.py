@@ -222,7 +222,7 @@ def test_a_page_is_corrected_as_a_whole(tmp_path):
     judged = judge_page(tmp_path, ["fig6", "fig8"])
     assert judged["fig6"].claims[0].verdict == "inconclusive"
     assert [c.verdict for c in judged["fig8"].claims] == ["inconclusive", "supported"]
-    assert Summary.load(tmp_path / "fig6.json") == judged["fig6"]
+    assert Summary.load(tmp_path, "fig6") == judged["fig6"]
     text = write_page(tmp_path, ["fig6", "fig8"]).read_text()
     assert (
         "| fig8 | third (*found later, not registered*) | ✅ supported | 0.001 | 1 | 8 rot" in text

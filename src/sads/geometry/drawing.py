@@ -16,6 +16,7 @@ from sads.cpu.random import ODD
 from sads.files import digest
 from sads.geometry.laws import NORMAL, TRUNCATED, UNIFORM, Law, truncated_normal
 from sads.geometry.recording import Recording, build_network, named_tensors, record
+from sads.seeds import generators_kept
 
 
 class Blueprint:
@@ -82,7 +83,7 @@ class Initialiser(Blueprint):
         output when it is evaluated again.
         """
         other = self.build(1)
-        with torch.random.fork_rng(devices=[]), torch.no_grad():
+        with generators_kept(), torch.no_grad():
             again = [other(x, t) for _ in range(2)]
             tensors = dict(named_tensors(other))
             replaced = torch.func.functional_call(self.module, tensors, (x, t))

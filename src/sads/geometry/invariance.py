@@ -18,7 +18,7 @@ from torch.func import functional_call
 from sads.families import ScoreFamily
 from sads.geometry.drawing import Initialiser
 from sads.networks.layers import CONVOLUTIONS
-from sads.seeds import seed_torch
+from sads.seeds import seeded
 
 ANY_CONVOLUTION = tuple(CONVOLUTIONS.values())
 
@@ -85,8 +85,7 @@ class _Example:
     """One network with its output at one input."""
 
     def __init__(self, family: ScoreFamily, seed: int):
-        with torch.random.fork_rng(devices=[]), torch.no_grad():
-            seed_torch(seed)
+        with seeded(seed), torch.no_grad():
             self.network = family.build()
             self.x = torch.randn(1, *family.shape)
             level = torch.randint(family.schedule.num_levels, (1,))

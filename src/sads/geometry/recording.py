@@ -25,7 +25,7 @@ from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_mod
 
 from sads.errors import NetworkError
 from sads.geometry.laws import CONSTANT, NORMAL, RANDOM, TRUNCATED, UNIFORM, Recipe, Step
-from sads.seeds import seed_torch
+from sads.seeds import seed_torch, seeded
 
 aten = torch.ops.aten
 
@@ -113,7 +113,7 @@ def _record(build: Callable[[], nn.Module], limit: float) -> Recording:
             recipe = Recipe(tuple(tensor.shape), value=_kept(tensor))
         elif used & sources:
             reason = f"{name} starts as a copy of another parameter"
-        elif steps and storage in replayed:
+        elif storage in replayed and any(step.op in RANDOM for step in steps):
             recipe = Recipe(tuple(tensor.shape), steps=steps)
         else:
             reason = f"how {name} is initialised could not be recorded"
@@ -257,9 +257,8 @@ def _check_another(module: nn.Module, other: nn.Module) -> None:
 
 
 def build_network(build: Callable[[], nn.Module], seed: int) -> nn.Module:
-    """The network that the constructor gives after a seed; the global stream is left alone."""
-    with torch.random.fork_rng(devices=[]):
-        seed_torch(seed)
+    """The network that the constructor gives after a seed; global streams are left alone."""
+    with seeded(seed):
         return build()
 
 

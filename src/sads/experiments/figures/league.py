@@ -13,7 +13,7 @@ from sads.experiments import spec
 from sads.experiments.figures.figure import Context, Figure, Outcome, note_cells
 from sads.experiments.figures.states import describe_states
 from sads.experiments.records import Record
-from sads.experiments.run import digest_images, make_data, read_source
+from sads.experiments.run import make_data
 from sads.experiments.spec import Cell, cell_of
 from sads.experiments.standings import (
     COMMON,
@@ -124,7 +124,7 @@ def rotation_of(key: Key) -> str:
 def all_cells(context: Context) -> dict[Key, Cell]:
     """Seed by seed, of each seed the families that are fast first, and common practice first."""
     there, _ = context.with_images(NAMES)
-    digests = {name: digest_images(read_source(name, SHAPE, context.sources)[0]) for name in there}
+    digests = {name: context.digest(name, SHAPE) for name in there}
     columns = COLUMNS[context.scale]
     families = [name for name in context.panels(FAMILIES) if name in columns]
     most = max((columns[name].num_seeds for name in families), default=0)

@@ -7,7 +7,6 @@ from sads.data.spec import DataSpec
 from sads.experiments.figures.figure import Context, note_cells
 from sads.experiments.figures.states import note_states
 from sads.experiments.records import Record
-from sads.experiments.run import digest_images, read_source
 from sads.experiments.spec import Cell, cell_of
 from sads.table1 import CELEBA, CIFAR10, MNIST, Column, Sampling, Training
 
@@ -123,14 +122,14 @@ Done = Mapping[tuple[int, str], Record]  # by seed and rotation
 
 def available(context: Context) -> tuple[list[str], list[str]]:
     """Panels whose images are known, and a note for each of the others."""
-    return context.with_images(context.panels(NAMES))
+    shapes = {name: panel.column.shape for name, panel in PANELS[context.scale].items()}
+    return context.with_images(context.panels(NAMES), shapes)
 
 
 def panel_cells(context: Context, name: str) -> dict[tuple[int, str], Cell]:
     """The cells of a panel by seed and rotation, seed by seed."""
     panel = PANELS[context.scale][name]
-    images, _ = read_source(name, panel.column.shape, context.sources)
-    data_sha256 = digest_images(images)
+    data_sha256 = context.digest(name, panel.column.shape)
     return {
         (seed, kind): cell_of(
             panel.column,
