@@ -368,6 +368,7 @@ def test_the_command_prints_json(command: Sads, tmp_path: Path) -> None:
         (["--predictors", "tarot"], "unknown predictor 'tarot'; choose from alpha"),
         (["--families", "cnn,"], "names with commas"),
         (["--families", "resnet"], "unknown family 'resnet'"),
+        (["--families", "cnn,mlp,cnn"], "--families has 'cnn' twice"),
         (["--rotations", "left"], "unknown rotation 'left'"),
         (["--outcome", "luck"], "unknown outcome 'luck'"),
         (["--practice", "mine"], "practice 'mine'"),
