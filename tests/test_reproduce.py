@@ -259,6 +259,10 @@ class TestDrawnAgain:
             write_outcome(figure, draw(True), tmp_path, context, "later")
         assert {path.name: path.read_bytes() for path in tmp_path.glob("ours*")} == before
         assert not list(tmp_path.glob(".sads*"))
+        fewer = Outcome({"one": Picture()}, [], [])
+        with pytest.raises(OutputError, match=r"ours would lose ours-two\.png, for which cells of"):
+            write_outcome(figure, fewer, tmp_path, context, "later")
+        assert {path.name: path.read_bytes() for path in tmp_path.glob("ours*")} == before
 
 
 def test_images_that_are_not_given_are_named(reproduce, tmp_path):
