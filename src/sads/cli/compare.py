@@ -1,6 +1,5 @@
 """`sads compare`: what distinguishes geometries, and which differences are more than noise."""
 
-import math
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -15,6 +14,7 @@ from sads.cli.options import AsJson, NetworkOptions, Networks, NewFolder, Seed, 
 from sads.cli.printing import print_line, print_summary, print_table, print_written
 from sads.cli.reading import estimate, read_geometry_or_family
 from sads.errors import InvalidArgumentError, counted
+from sads.estimates import format_error
 from sads.tables import Row, titled
 
 if TYPE_CHECKING:
@@ -158,8 +158,7 @@ def _row(pair: "Pair") -> PairRow:
         if one.overlap is None:
             return "unknown"
         star = " *" if one.significant else ""
-        noise = f"{one.noise:.2g}" if math.isfinite(one.noise) else "?"
-        return f"{one.overlap:.3f}, {max(one.angles):.2f} ± {noise} rad{star}"
+        return f"{one.overlap:.3f}, {max(one.angles):.2f} ± {format_error(one.noise)} rad{star}"
 
     return PairRow(
         f"{pair.first}, {pair.second}",
