@@ -150,7 +150,7 @@ def test_a_rotated_run_is_resumed(command: Sads, tmp_path: Path) -> None:
         (["--rotation", "best"], "unknown rotation 'best'"),
         (["--rotation", "none.safetensors"], "there is no file"),
         (["--rotation", "w.safetensors"], "the rotation is of 1x3x3, the data are 1x4x4"),
-        (["--rotation", "min", "--geometry", "g.safetensors"], "samples of 9 numbers"),
+        (["--rotation", "min", "--geometry", "g.safetensors"], "expected (N, 1, 3, 3)"),
         (["--geometry", "g.safetensors"], "--geometry is for --rotation"),
     ],
 )
