@@ -6,6 +6,9 @@ on what else is drawn, on the size of batches or on the number of workers.
 """
 
 import hashlib
+import random
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import numpy as np
 import torch
@@ -37,6 +40,30 @@ def seed_torch(seed: int) -> None:
         torch.manual_seed(seed)
     else:
         torch.default_generator.manual_seed(seed)
+
+
+@contextmanager
+def seeded(seed: int) -> Iterator[None]:
+    """All random numbers that code of others draws in the block follow from a seed.
+
+    PyTorch's, NumPy's and Python's own generators are left as they were.
+    """
+    python, numpy = random.getstate(), np.random.get_state()  # noqa: NPY002
+    try:
+        with torch.random.fork_rng(devices=[]):
+            seed_torch(seed)
+            random.seed(seed)
+            np.random.seed(seed % 2**32)  # noqa: NPY002
+            yield
+    finally:
+        random.setstate(python)
+        np.random.set_state(numpy)  # noqa: NPY002
+
+
+def other_generators() -> tuple[object, ...]:
+    """Where NumPy's and Python's own generators are; whoever draws from them changes it."""
+    _, keys, *rest = np.random.get_state(legacy=True)  # noqa: NPY002
+    return random.getstate(), np.asarray(keys).tobytes(), *rest
 
 
 def seed_sequence(seed: int, *key: int) -> np.random.SeedSequence:
