@@ -18,6 +18,7 @@ from torch import Tensor
 import sads
 from cases import one_set_up, small_family
 from sads.errors import GeometryFileError, InvalidArgumentError, MergeError, OutputError
+from sads.geometry.dense import Dense
 from sads.geometry.directions import find_directions
 from sads.geometry.eigenbasis import Spread
 from sads.geometry.lift import Lift
@@ -78,6 +79,43 @@ def test_only_estimates_of_one_family_merge(geometry: sads.Geometry) -> None:
         )
     with pytest.raises(MergeError, match="networks 10 to 19 of seed 1"):
         geometry.merge(sads.estimate_geometry(small_family("cnn"), 10, seed=1, first_network=10))
+
+
+def test_estimates_of_sixteen_and_of_eight_batches_add_up() -> None:
+    """Where memory was short there are eight: network n is in batch n modulo their number."""
+    family = small_family("cnn")
+    parts = [sads.estimate_geometry(family, 16, seed=3, first_network=n) for n in (0, 16)]
+    first = parts[0]
+    halves = first.factors.reshape(2, 8, *first.factors.shape[1:]).mean(dim=0)
+    eight = replace(first, moments=Dense(halves, first.counts.reshape(2, 8).sum(dim=0), first.lift))
+    whole = sads.estimate_geometry(family, 32, seed=3)
+    for merged in (eight.merge(parts[1]), parts[1].merge(eight)):
+        assert merged.counts.tolist() == [4] * 8
+        torch.testing.assert_close(merged.factor(), whole.factor(), rtol=1e-6, atol=1e-9)
+        torch.testing.assert_close(
+            merged.factors, whole.factors.reshape(2, 8, *halves.shape[1:]).mean(dim=0)
+        )
+        assert merged.errors_unknown is None
+
+
+def test_estimates_of_other_forms_do_not_add_up() -> None:
+    family = small_family("cnn")
+    first = sads.estimate_geometry(family, 16, seed=3)
+    other = sads.estimate_geometry(family, 16, seed=4)
+    half = replace(other.provenance, dtype="bfloat16")
+    with pytest.raises(MergeError, match="in float32 and in bfloat16 do not add up"):
+        first.merge(replace(other, provenance=half))
+    assert first.provenance.dtype is None  # as older files: float32
+    single = replace(other.provenance, dtype="float32", notes=("slowly",))
+    merged = first.merge(replace(other, provenance=single))
+    assert merged.num_networks == 32
+    assert "slowly" in merged.provenance.notes
+    moved = replace(other.lift, order=other.lift.order.flip(0))
+    with pytest.raises(MergeError, match="factors of other forms"):
+        first.merge(replace(other, moments=replace(other.moments, lift=moved)))
+    ten = Dense(other.factors[:10], other.counts[:10], other.lift)
+    with pytest.raises(MergeError, match="16 and 10 batches"):
+        first.merge(replace(other, moments=ten))
 
 
 def test_energy_is_the_quadratic_form(geometry: sads.Geometry) -> None:

@@ -28,7 +28,7 @@ from sads.geometry.stacks import PARAMETER_BYTES, Stack
 from sads.geometry.streaming.networks import Streamed, StreamedNetwork, StreamedStack
 from sads.geometry.streaming.streams import NetworkStream
 from sads.probes import Probe, draw_input
-from sads.seeds import numpy_stream, seeded
+from sads.seeds import generators_kept, numpy_stream, seed_generators
 
 NUM_BATCHES = BATCHES
 GRAM_BYTES = 16 << 20  # of one Gram matrix in float32; larger ones are many bytes when there are 16
@@ -431,9 +431,9 @@ class MonteCarlo(Estimator):
 
     def rows(self, draws: Draws) -> Tensor:
         scores = []
-        for number, level, x in zip(draws.numbers, draws.levels, draws.x, strict=True):
-            network_seed = int(numpy_stream(self.seed, 2, number).integers(2**63))
-            with seeded(network_seed), torch.no_grad():
+        with generators_kept(), torch.no_grad():
+            for number, level, x in zip(draws.numbers, draws.levels, draws.x, strict=True):
+                seed_generators(int(numpy_stream(self.seed, 2, number).integers(2**63)))
                 network = self.family.build()
                 if self.moves:
                     network.to(self.device)
