@@ -13,6 +13,7 @@ from cases import one_set_up
 from sads.errors import InvalidArgumentError, RotationFileError, UndefinedGeometryError
 from sads.geometry.lift import Lift
 from sads.geometry.result import Geometry, Provenance
+from sads.rotations.kinds import Kind
 
 PROVENANCE = Provenance({"name": "made", "options": {}}, "exact")
 SPECTRA = {
@@ -255,12 +256,49 @@ def test_spectrum_adds_up_to_the_energy_and_to_alpha():
 
 @pytest.mark.parametrize(
     "kind",
-    ["random", "random:-1", "random:x", "share:1.1", "share:", "min:1", "partial:nan", "Min", ""],
+    [
+        "random",
+        "random:-1",
+        "random:x",
+        f"random:{2**64}",
+        "share:1.1",
+        "share:",
+        "min:1",
+        "partial:nan",
+        "Min",
+        "",
+    ],
 )
 def test_unknown_rotations_are_refused_in_one_line(kind):
     with pytest.raises(InvalidArgumentError, match=r"unknown rotation .* choose min, max") as error:
         sads.rotation(made([2.0, 1.0]), torch.eye(2), kind)
     assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "number"),
+    [
+        ("Min", 0),
+        ("min", 0.5),
+        ("share", 1.5),
+        ("share", math.nan),
+        ("random", 0.5),
+        ("random", -1),
+    ],
+)
+def test_kinds_are_checked_when_they_are_made(name, number):
+    with pytest.raises(InvalidArgumentError):
+        Kind(name, number)
+
+
+def test_every_bit_of_a_seed_counts():
+    """PyTorch's generators look at 32 of them."""
+    geometry, x = made([2.0, 1.0]), samples([4.0, 3.0])
+    seeds = (5, 5 + 2**32, 5 + 2**63)
+    matrices = [sads.rotation(geometry, x, f"random:{seed}").matrix() for seed in seeds]
+    assert not torch.equal(matrices[0], matrices[1])
+    assert not torch.equal(matrices[1], matrices[2])
+    assert sads.rotation(geometry, x, f"random:{seeds[2]}").kind == f"random:{seeds[2]}"
 
 
 def test_theorem_2_with_dense_eigenvectors():

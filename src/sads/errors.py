@@ -30,6 +30,15 @@ def printable(name: object) -> str:
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in str(name))
 
 
+def counted(number: int, noun: str, plural: str | None = None) -> str:
+    """A number of things, as one says it.
+
+    >>> counted(1, "cell"), counted(1200, "cell"), counted(2, "entry", "entries")
+    ('1 cell', '1,200 cells', '2 entries')
+    """
+    return f"{number:,} {noun if number == 1 else plural or f'{noun}s'}"
+
+
 def describe_failure(error: BaseException) -> str:
     """What went wrong in code that is not ours, and where: the last line of a traceback.
 

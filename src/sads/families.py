@@ -31,6 +31,7 @@ from sads.networks import CNN, MLP, DiT, UNet
 from sads.networks.construction import TooManyLayersError, limited_construction
 from sads.networks.gaussian import GaussianPart, check_dimension
 from sads.schedule import PREDICTIONS, TRAINABLE, Schedule
+from sads.seeds import generators_kept
 from sads.shapes import format_shape
 from sads.table1 import Column
 
@@ -279,7 +280,7 @@ def _adapter_of_class(kind: type) -> str | None:
 
 def _try_to_build(given: ScoreFamily) -> None:
     """Build a network without its numbers, or with them if its constructor needs them."""
-    with torch.random.fork_rng(devices=[]), limited_construction():
+    with generators_kept(), limited_construction():
         try:
             with torch.device("meta"):
                 given.build()

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
-from sads.errors import printable
+from sads.errors import OutputError, printable
 from sads.untrusted import parse_json, size_of
 
 if TYPE_CHECKING:
@@ -155,6 +155,12 @@ def write_tensors(
 
     names = {dtype: (code, width) for code, (dtype, width) in TYPES.items()}
     whole = {n: t if isinstance(t, Pieces) else Pieces.of(t) for n, t in tensors.items()}
+    for name, tensor in whole.items():
+        if tensor.dtype not in names:
+            raise OutputError(
+                f"{printable(name)[:60]!r} is of type {tensor.dtype}, which our files do not hold; "
+                f"convert it to one of {', '.join(names)} first"
+            )
     # Wide numbers first, so that each begins at a multiple of its width.
     order = sorted(whole, key=lambda name: (-names[whole[name].dtype][1], name))
     header: dict[str, Any] = {"__metadata__": dict(metadata)}

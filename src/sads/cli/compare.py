@@ -18,7 +18,7 @@ from sads.errors import InvalidArgumentError
 from sads.tables import Row, titled
 
 if TYPE_CHECKING:
-    from sads.geometry.compare import Comparison, Pair
+    from sads.geometry.compare import Comparison, EndAngles, Pair
 
 app = typer.Typer(rich_markup_mode="markdown")
 
@@ -124,10 +124,15 @@ class PairRow(Row):
 def _print(summary: ComparisonSummary) -> None:
     result = summary.comparison
     print_table([_row(pair) for pair in result.pairs])
+    ends = [end for pair in result.pairs for end in (pair.avoided, pair.preferred)]
+    sizes = sorted({len(end.angles) for end in ends if end.unknown is None})
+    known = f"; ends are subspaces of {' or '.join(map(str, sizes))} directions" if sizes else ""
     print_line(
-        f"{result.significant} of {result.tests} differences are significant at 5 % (Holm); ends "
-        f"are subspaces of {result.directions} directions; * more than noise"
+        f"{result.significant} of {result.tests} differences are significant at 5 % (Holm){known}; "
+        "* more than noise"
     )
+    for reason in dict.fromkeys(end.unknown for end in ends if end.unknown is not None):
+        print_line(f"unknown: {reason}")
     print_written(*summary.files.values())
 
 
@@ -136,16 +141,17 @@ def _row(pair: "Pair") -> PairRow:
         found = [d for d in pair.differences if d.what == what]
         return f"at {sum(d.significant for d in found)} of {len(found)}"
 
-    def end(side: str) -> str:
-        one = getattr(pair, side)
+    def end(one: "EndAngles") -> str:
+        if one.overlap is None:
+            return "unknown"
         star = " *" if one.significant else ""
         noise = f"{one.noise:.2g}" if math.isfinite(one.noise) else "?"
         return f"{one.overlap:.3f}, {max(one.angles):.2f} ± {noise} rad{star}"
 
     return PairRow(
         f"{pair.first}, {pair.second}",
-        end("avoided"),
-        end("preferred"),
+        end(pair.avoided),
+        end(pair.preferred),
         count("spectrum"),
         count("frequency"),
     )

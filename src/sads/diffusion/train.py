@@ -1,8 +1,9 @@
 """Train a score model: denoising score matching with Adam, resumable to the bit.
 
-The random numbers of update `k` come from `(seed, k)` and the order of epoch `e` from `(seed, e)`.
-So a checkpoint needs no random state: weights, the optimiser's moments and the number of the
-update say everything, and a run that was killed ends in the same weights as one that was not.
+The random numbers of update `k`, those of dropout among them, come from `(seed, k)`, and the order
+of epoch `e` from `(seed, e)`. So a checkpoint needs no random state: weights, the optimiser's
+moments and the number of the update say everything, and a run that was killed ends in the same
+weights as one that was not.
 """
 
 import math
@@ -30,7 +31,7 @@ from sads.errors import CheckpointError, DataError, DivergedError
 from sads.families import ScoreFamily, as_family
 from sads.files import tensor_digest
 from sads.geometry.memory import check_evaluation
-from sads.seeds import seed_torch, torch_stream
+from sads.seeds import derive_seed, seed_torch, seeded, torch_stream
 from sads.table1 import RANK_ONE
 from sads.threads import worker_pool
 
@@ -190,7 +191,9 @@ def training_steps(
         time = family.schedule.network_time(levels).to(device)
         batch = zip(*(part.tensor_split(shards) for part in (x_t, time, target)), strict=True)
         gradient = partial(loss_and_gradients, forward, parameters, target.numel())
-        parts = list(pool.map(gradient, batch) if pool else map(gradient, batch))
+        with torch.random.fork_rng(devices=[]):  # for dropout
+            seed_torch(derive_seed(options.seed, 2, state.iteration))
+            parts = list(pool.map(gradient, batch) if pool else map(gradient, batch))
         value = sum(loss for loss, _ in parts)
         for parameter, *gradients in zip(parameters, *(g for _, g in parts), strict=True):
             # Fused Adam pairs numbers by their place in memory.
@@ -203,10 +206,18 @@ def training_steps(
             )
         state.optimiser.step()
         if state.average is not None and options.ema_decay is not None:
-            for name, weight in state.network.state_dict().items():
-                state.average[name].lerp_(weight, 1 - options.ema_decay)
+            average_weights(state.average, state.network.state_dict(), options.ema_decay)
         state.losses.append(value)
         yield value
+
+
+def average_weights(average: dict[str, Tensor], weights: dict[str, Tensor], decay: float) -> None:
+    """Move an average towards weights; what counts (such as batches, in batch norm) is copied."""
+    for name, weight in weights.items():
+        if weight.is_floating_point() or weight.is_complex():
+            average[name].lerp_(weight, 1 - decay)
+        else:
+            average[name].copy_(weight)
 
 
 def loss_and_gradients(
@@ -258,8 +269,7 @@ def noised(
 
 def new_state(family: ScoreFamily, options: TrainingOptions, device: torch.device) -> TrainingState:
     """A fresh network, from the seed, and all that goes with it."""
-    with torch.random.fork_rng(devices=[]):
-        seed_torch(options.seed)
+    with seeded(options.seed):
         network = family.build().to(device)
     optimiser = torch.optim.Adam(network.parameters(), lr=options.learning_rate, fused=True)
     average = None

@@ -145,6 +145,15 @@ class Directions:
         self._check_count(count)
         return self._lifted(torch.arange(count))
 
+    def cuts(self, side: str) -> Tensor:
+        """Does the m-th eigenvalue from an end differ from the next one? (D,) bool, for m from 1.
+
+        Only then does the spectrum say which m directions are the outermost ones of this side.
+        """
+        values = self.values if side == "avoided" else self.values.flip(0)
+        distant = values.diff().abs() > EQUAL * self.values[0]
+        return torch.cat([distant, torch.ones(1, dtype=torch.bool)])
+
     @checked
     def eigenvalue(self, index: int) -> Estimate:
         """The eigenvalue of direction `index` with its standard error."""

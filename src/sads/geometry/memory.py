@@ -19,6 +19,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from sads.environment import check_memory, gigabytes, used_memory
 from sads.families import ScoreFamily
 from sads.geometry.streaming.substitution import ShapesOnly
+from sads.seeds import generators_kept
 from sads.shapes import format_shape
 
 BASE = 450 << 20  # Python, PyTorch and the rest, before any work
@@ -167,7 +168,7 @@ def evaluation_bytes(
                 torch.autograd.grad(output.sum(), weights, allow_unused=True)
 
     try:
-        with torch.random.fork_rng(devices=[]), torch.device("meta"), ShapesOnly(in_haste=False):
+        with generators_kept(), torch.device("meta"), ShapesOnly(in_haste=False):
             network = family.build().to(dtype)
             x, t = (torch.zeros(batch_size, *size, dtype=dtype) for size in (family.shape, ()))
             return peak_activations(evaluate)[1]

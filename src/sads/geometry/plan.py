@@ -54,7 +54,7 @@ from sads.geometry.streaming.networks import STREAM_BYTES, Streamed, weight_byte
 from sads.geometry.streaming.remembered import Findings, key_of, recall, remember
 from sads.geometry.streaming.substitution import CannotStreamError
 from sads.probes import Probe, draw_input
-from sads.seeds import numpy_stream
+from sads.seeds import generators_kept, numpy_stream
 
 Stage = Callable[[str], None]  # told what set-up is doing
 WHOLE_COPIES = 3  # of a network that is built whole, in set-up
@@ -292,7 +292,7 @@ def _look(
             lambda: inspector.symmetries(first),
             remember=lambda found: remember(key, Findings(response, found)),
         )
-    with torch.random.fork_rng(devices=[]), torch.no_grad():
+    with generators_kept(), torch.no_grad():
         output, activations = peak_activations(lambda: networks.module(x, t))
     stage("checking that parameters hold all randomness")
     return _Seen(

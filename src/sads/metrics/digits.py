@@ -34,6 +34,7 @@ from sads.arguments import as_tensor, check_seed
 from sads.checked import checked
 from sads.errors import InvalidArgumentError
 from sads.estimates import Estimate, Estimates, share_estimate
+from sads.seeds import user_stream
 
 NOMINAL = 0.01  # real images that are taken to have no digit
 HELD_OUT = 0.2
@@ -73,7 +74,7 @@ def classify(
     labels = None if labels is None else as_tensor(labels, "labels")
     check_seed(seed)
     _check(samples, real, labels)
-    order = torch.randperm(len(real), generator=torch.Generator().manual_seed(seed))
+    order = torch.randperm(len(real), generator=user_stream(seed))
     held_out, kept = order.tensor_split([round(HELD_OUT * len(real))])
     judge = DigitDetector.fit(real[kept])
     without, real_without = judge.without_digit(samples), judge.without_digit(real[held_out])

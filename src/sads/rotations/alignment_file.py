@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
-from safetensors.torch import save_file
 from torch import Tensor
 
 from sads.arguments import as_path
@@ -22,7 +21,7 @@ from sads.from_json import decode, decode_as
 from sads.geometry.lift import MAX_DIMENSION
 from sads.rotations.alignment import NUM_PARTS, Alignment, DataSpectrum, Pairing
 from sads.shapes import checked_shape
-from sads.tensorfile import TensorFile
+from sads.tensorfile import TensorFile, write_tensors
 from sads.untrusted import parse_json
 
 FORMAT = "sads-alignment"
@@ -82,7 +81,7 @@ class Portrait:
             "alphas": json.dumps(plain(self.alphas)),
         }
         with replacing(path) as temporary:
-            save_file({k: v.contiguous() for k, v in tensors.items()}, temporary, metadata)
+            write_tensors(temporary, tensors, metadata)
         return path
 
 

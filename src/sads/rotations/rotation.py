@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors.torch import save_file
 from torch import Tensor
 
 from sads.arguments import as_path, as_tensor, check_type
@@ -26,7 +25,7 @@ from sads.from_json import decode_as, decode_known
 from sads.geometry.lift import Lift
 from sads.rotations.kinds import Kind, Middle
 from sads.shapes import checked_shape, format_shape
-from sads.tensorfile import TensorFile
+from sads.tensorfile import TensorFile, write_tensors
 from sads.untrusted import parse_json
 
 FORMAT = "sads-rotation"
@@ -112,7 +111,7 @@ class Rotation:
             "provenance": json.dumps(plain(self.provenance)),
         }
         with replacing(path) as temporary:
-            save_file({k: v.contiguous() for k, v in tensors.items()}, temporary, metadata)
+            write_tensors(temporary, tensors, metadata)
         return path
 
     def _map(self, x: Tensor, out: Tensor | None, rotate: Callable[[Tensor], Tensor]) -> Tensor:

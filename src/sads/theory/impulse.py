@@ -26,7 +26,7 @@ from sads.families import ScoreFamily, as_family
 from sads.geometry.invariance import Move, generate_group
 from sads.geometry.memory import check_evaluation
 from sads.networks.layers import CONVOLUTIONS
-from sads.seeds import seed_torch
+from sads.seeds import all_bits, seeded
 
 ANY_CONVOLUTION = tuple(CONVOLUTIONS.values())
 
@@ -125,8 +125,7 @@ def impulse_response(
     check_evaluation(family, dtype=impulse.dtype)
     source = symmetric_family(family) if symmetric else family
     responses = []
-    with torch.random.fork_rng(devices=[]), torch.no_grad():
-        seed_torch(seed)
+    with seeded(all_bits(seed)), torch.no_grad():
         for _ in range(num_networks):
             network = source.build().double()
             responses.append(source.score(network, impulse[None], torch.tensor([level]))[0])
