@@ -13,6 +13,8 @@ from commands import Sads
 from sads.estimates import holm
 from sads.geometry.lift import Lift
 from sads.geometry.result import Geometry, Provenance
+from sads.report.build import make_sections
+from sads.report.sources import read_source
 
 
 def exact(matrix: torch.Tensor, name: str = "exact") -> Geometry:
@@ -83,6 +85,23 @@ def test_what_does_not_compare_is_refused() -> None:
         sads.compare(small)
     with pytest.raises(sads.SadsError, match="1 names for 2"):
         sads.compare(small, large, names=["a"])
+
+
+def test_files_of_one_name_can_be_told_apart(command: Sads) -> None:
+    for folder in "ab":
+        Path(folder).mkdir()
+        exact(torch.diag(torch.arange(16.0, 0, -1))).save(f"{folder}/x.safetensors")
+    found = sads.compare(*[exact(torch.eye(16))] * 3)
+    assert found.names == ("exact", "exact (2)", "exact (3)")
+    files = ("a/x.safetensors", "b/x.safetensors")
+    said = json.loads(command.succeed("compare", *files, "--json"))["comparison"]
+    assert said["names"] == ["x", "x (2)"]
+    assert [said["pairs"][0][side] for side in ("first", "second")] == said["names"]
+    sections = make_sections([s for file in files for s in read_source(Path(file))])
+    titles = [section.title for section in sections]
+    assert titles == ["Comparison", "exact 1x4x4, exact", "exact 1x4x4, exact (2)"]
+    assert [curve["name"] for curve in sections[0].data["geometries"]] == titles[1:]
+    assert sections[0].html.count('<th scope="col">exact 1x4x4, exact') == 2
 
 
 @pytest.mark.pictures

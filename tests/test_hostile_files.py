@@ -288,8 +288,8 @@ def use_evaluation(evaluation: Evaluation) -> None:
 
 
 def read_summary(path: Path) -> Summary | None:
-    loaded = Summary.load(path)
     shutil.copy(path, path.parent / "fig6.json") if path.name != "fig6.json" else None
+    loaded = Summary.load(path.parent, "fig6")
     write_page(path.parent, ["fig6"])
     return loaded
 
@@ -859,9 +859,10 @@ def test_a_file_that_one_may_not_read(tmp_path: Path, monkeypatch: pytest.Monkey
 def test_stores_archives_and_summaries_that_are_not_files(
     kind: str, valid: Place, tmp_path: Path
 ) -> None:
-    """A summary that cannot be read is none; the others say so."""
     odd = make_place(kind, tmp_path)
-    assert Summary.load(odd) is None
+    (tmp_path / "fig6.json").symlink_to(odd)
+    with pytest.raises(StoreError, match=r"fig6\.json is damaged or not ours"):
+        Summary.load(tmp_path, "fig6")
     for place, name in (("a", "store/sads-store.json"), ("b", "records.jsonl")):
         shutil.copytree(valid / "out", tmp_path / place)
         (tmp_path / place / name).unlink()
@@ -1029,14 +1030,17 @@ def test_reproduce_refuses_a_damaged_folder(
     assert "damaged" in printed
 
 
-def test_a_page_is_made_of_summaries_that_can_be_read(valid: Place, tmp_path: Path) -> None:
+def test_a_page_is_not_made_without_a_figure_that_cannot_be_read(
+    valid: Place, tmp_path: Path
+) -> None:
+    """Claims are corrected for each other: without some of them the others would be too sure."""
     shutil.copy(valid / "fig6.json", tmp_path / "fig6.json")
     content = json.loads((valid / "fig6.json").read_text())
     content["table"] = [{"sw2": {"value": [], "error": 1}}]
     (tmp_path / "fig7.json").write_text(json.dumps(content))
-    page = write_page(tmp_path, ["fig6", "fig7"]).read_text()
-    assert "it holds" in page
-    assert page.count("## ") == 1
+    with pytest.raises(StoreError, match=r"fig7\.json is damaged or not ours"):
+        write_page(tmp_path, ["fig6", "fig7"])
+    assert not (tmp_path / "README.md").exists()
 
 
 # ----------------------------------------------------------------------------- what is printed

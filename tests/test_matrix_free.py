@@ -301,6 +301,7 @@ def test_parts_add_up_to_the_whole_but_their_ends_do_not(both):
         torch.testing.assert_close(given, expected, rtol=1e-5, atol=1e-9)
     with pytest.raises(NotKeptError, match="its ends"):
         merged.end("avoided")
+    assert any("each had found its own" in note for note in merged.provenance.notes)
     few = sads.estimate_geometry(family, 4, matrix_free=True)
     assert any("at least 16 networks" in note for note in few.provenance.notes)
     assert few.basis_energies("dct").errors.isinf().all()

@@ -23,6 +23,7 @@ from pictures import leave_empty
 from sads.adapters.presets import Preset
 from sads.atlas.entry import describe, save
 from sads.cli.main import main
+from sads.cli.report import add_report
 from sads.data.bases import Basis
 from sads.errors import ReportError
 from sads.estimates import Estimate
@@ -733,6 +734,30 @@ class TestCommand:
         text = command.fail("report", "g.safetensors")
         assert "--directions" in text
         assert not (tmp_path / "report.html").exists()
+
+
+def test_the_old_page_stays_if_there_is_no_new_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sads.estimate_geometry(sads.family("dit", (1, 4, 4))).save(tmp_path / "geometry.safetensors")
+    old = add_report(tmp_path, quiet=True).read_bytes()
+    with monkeypatch.context() as patch:
+        patch.setattr(page_module, "LARGEST", 1000)
+        with pytest.raises(ReportError, match="the report would have"):
+            add_report(tmp_path, quiet=True)
+    assert (tmp_path / "report.html").read_bytes() == old
+    assert len(list(tmp_path.iterdir())) == 2
+    (tmp_path / "geometry.safetensors").unlink()
+    sads.estimate_geometry(sads.family("dit", (1, 8, 8))).save(tmp_path / "geometry.safetensors")
+    assert add_report(tmp_path, quiet=True).read_bytes() != old
+
+
+def test_a_geometry_without_a_matrix_has_a_report_that_was_asked_for(
+    command: Sads, tmp_path: Path
+) -> None:
+    options = ("--shape", "1x4x4", "--networks", 16, "--matrix-free", "--report", "--json")
+    said = json.loads(command.succeed("geometry", "cnn", *options))
+    assert (tmp_path / said["files"]["report"]).is_file()
 
 
 def test_misuse_in_python(tmp_path: Path, dit: sads.Geometry) -> None:

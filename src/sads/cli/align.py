@@ -122,12 +122,12 @@ def align(
         both = sads.pair(result, dataset.samples)
         summarise = measured_summary if result.matrix_free else whole_summary
         summary = summarise(both, kind, dataset, data, folder)
-    if report and not result.matrix_free:
+    if report:
         summary.files["report"] = folder / REPORT
     write_json(summary.files["json"], summary)
-    if "report" in summary.files:
-        add_report(folder, quiet=as_json)
     finish(folder)
+    if report:
+        add_report(folder, quiet=as_json)
     if as_json:
         announce(dataset)
     print_summary(summary, print_alignment, as_json)

@@ -159,10 +159,10 @@ def evaluate(
         versions=versions(),
     )
     written = [write_json(folder / "evaluate.json", summary)]
+    finish(folder)
     if report:
         source = read_training(path.parent, evaluated=folder, samples=y)
         written.append(add_report(folder, quiet=as_json, name=PAGE, source=source))
-    finish(folder)
     if as_json:
         announce(dataset)
         print(to_json(summary))

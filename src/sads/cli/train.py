@@ -139,8 +139,11 @@ def train(
     from sads.environment import versions
     from sads.files import write_json
     from sads.pipeline import rotate
+    from sads.report.page import check_ours
 
     check_run_folder(out, resume)
+    if report:
+        check_ours(out / REPORT)
     if geometry is not None and rotation is None:
         raise InvalidArgumentError("--geometry is for --rotation, which is not given; add it")
     if rotation is None or geometry is not None:

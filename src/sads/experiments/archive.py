@@ -82,7 +82,6 @@ class Archive:
     @contextmanager
     def renewed(self) -> Iterator["Archive"]:
         """The archive as it is now, to which no other process adds in the block."""
-        self.folder.mkdir(parents=True, exist_ok=True)
         with folder_lock(self.folder):
             yield Archive.read(self.folder)
 

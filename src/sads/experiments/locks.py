@@ -11,6 +11,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TextIO
 
+from sads.files import check_folder
+
 try:
     import fcntl
 except ImportError:  # not on Windows, where nobody warns two processes of each other
@@ -40,6 +42,7 @@ def lock(path: Path, *, wait: bool) -> Iterator[TextIO | None]:
 @contextlib.contextmanager
 def folder_lock(folder: Path) -> Iterator[None]:
     """Wait until no other process writes to the results of a folder; nothing of it stays behind."""
+    check_folder(folder)
     path = folder / FOLDER_LOCK
     with lock(path, wait=True):
         try:

@@ -28,6 +28,7 @@ from sads.predictors.prospect import Plan, Prospect, Untrained
 from sads.predictors.registry import OUTCOMES, Prediction, find_predictors
 from sads.rotations.alignment import pair
 from sads.rotations.kinds import Kind
+from sads.tables import distinct
 
 WAYS = {"common": (SKIP, COMMON), "paper": (PAPER,)}  # by the word of `sads rank --practice`
 ROTATIONS = ("identity", "min", "max", "random:0")
@@ -99,11 +100,9 @@ def rank(
         league: the record of the league; ours if not given.
         progress: called with candidates so far, in all, and the share of them.
     """
-    if outcome not in OUTCOMES or practice not in WAYS:
-        raise InvalidArgumentError(
-            f"unknown outcome {outcome!r} or practice {practice!r}; choose from "
-            f"{', '.join(OUTCOMES)} and from {', '.join(WAYS)}"
-        )
+    for what, word, words in (("outcome", outcome, OUTCOMES), ("practice", practice, WAYS)):
+        if word not in words:
+            raise InvalidArgumentError(f"unknown {what} {word!r}; choose from {', '.join(words)}")
     # Predictors are about noise predictions, as in the league; what is trained, the practice says.
     networks = [replace(as_family(family), prediction="epsilon") for family in families]
     if not networks or not rotations:
@@ -127,7 +126,7 @@ def rank(
     }
     found: list[Candidate] = []
     total = len(networks) * len(rotations)
-    names = _names(networks)
+    names = distinct(map(_name, networks))
     for family, name in zip(networks, names, strict=True):
         geometry = estimate_geometry(family, num_networks, seed=seed)
         network = Untrained(family, geometry, seed=seed)
@@ -263,12 +262,7 @@ def _skip_statement(league: League, outcome: str) -> str:
     )
 
 
-def _names(families: Sequence[ScoreFamily]) -> list[str]:
-    """Names that tell families apart: of a transformer with its patches, or with a number."""
-    names: list[str] = []
-    for family in families:
-        size = family.options.get("patch_size")
-        name = family.name if size is None else f"{family.name}/{size}"
-        same = sum(other == name or other.startswith(f"{name} (") for other in names)
-        names.append(name if not same else f"{name} ({same + 1})")
-    return names
+def _name(family: ScoreFamily) -> str:
+    """A transformer is named with its patches."""
+    size = family.options.get("patch_size")
+    return family.name if size is None else f"{family.name}/{size}"

@@ -41,6 +41,13 @@ class FamilySpec:
     def build(self) -> ScoreFamily:
         return family(self.name, self.shape, **dict(self.options))
 
+    @property
+    def arguments(self) -> str:
+        """How a command is told of it."""
+        pairs = [f"{k}={_option(v)}" for k, v in self.options]
+        options = "".join(f" -o {shlex.quote(pair)}" for pair in pairs)
+        return f"{self.name} --shape {format_shape(self.shape)}{options}"
+
     def __str__(self) -> str:
         options = dict(self.options)
         text = f"{self.name}/{options['patch_size']}" if "patch_size" in options else self.name
@@ -68,11 +75,9 @@ class GeometrySpec:
     @property
     def command(self) -> str:
         """What makes it."""
-        pairs = [f"{k}={_option(v)}" for k, v in self.family.options]
-        options = "".join(f" -o {shlex.quote(pair)}" for pair in pairs)
         return (
-            f"sads geometry {self.family.name} --shape {format_shape(self.family.shape)}"
-            f"{options} --networks {self.num_networks} --seed {self.seed}"
+            f"sads geometry {self.family.arguments} --networks {self.num_networks} "
+            f"--seed {self.seed}"
         )
 
 

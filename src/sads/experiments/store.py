@@ -112,6 +112,14 @@ class Store:
         archived = self.archive.records.get(cell.hash)
         return archived or self.get(cell) or self._twins.get(cell.twin_hash)
 
+    def find_hash(self, name: str) -> Record | None:
+        """The record of the cell of this hash from the store or the archive, if it is whole."""
+        if name in self.archive.records:
+            return self.archive.records[name]
+        with contextlib.suppress(OSError, ValueError):
+            return self._read(name)
+        return None
+
     def get(self, cell: Cell) -> Record | None:
         """The record of a cell that is in the store itself, or None; a damaged one is set aside."""
         folder = self._path("cells", cell.hash)

@@ -41,6 +41,7 @@ from sads.geometry.eigenbasis import EQUAL
 from sads.geometry.profile import frequency_profile
 from sads.geometry.result import SIDES, Geometry
 from sads.shapes import format_shape
+from sads.tables import distinct
 
 LEVEL = 0.05
 FREEDOM = 15  # of sixteen batches
@@ -125,7 +126,7 @@ def compare(
 
     Args:
         geometries: two or more, of one shape.
-        names: what they are called; by their families if not given.
+        names: what they are called; by their families if not given. Those of one name get numbers.
         directions: of each end, whose subspaces are compared; as many more as there are
             eigenvalues equal to the last of them.
 
@@ -311,4 +312,4 @@ def _checked(geometries: Sequence[Geometry], names: Sequence[str] | None) -> tup
                 f"the geometry of {name} is zero, and without a preference to compare; leave it "
                 "out, or estimate it with zero_readout='default'"
             )
-    return tuple(called)
+    return tuple(distinct(called))

@@ -27,13 +27,14 @@ class Compared:
 
     geometry: Geometry
     section: str
+    name: str
 
 
 def comparison_section(compared: Sequence[Compared], id: str) -> Section:
     """The first geometry against each of the others."""
     first, *others = compared
     pairs = [_pair(first, other) for other in others]
-    named = {c.geometry.label: describe(c.geometry) for c in compared}
+    named = {c.name: describe(c.geometry) for c in compared}
     rows = dict.fromkeys(name for facts in named.values() for name in facts)
     cells = ([name, *(facts.get(name, "") for facts in named.values())] for name in rows)
     html = render(
@@ -42,7 +43,7 @@ def comparison_section(compared: Sequence[Compared], id: str) -> Section:
         names=list(named),
         facts=element("div", table(["", *named], cells), class_="scroll", tabindex="0"),
         pairs=pairs,
-        first=first.geometry.label,
+        first=first.name,
     )
     data = {
         "geometries": [_curves(c) for c in compared],
@@ -53,7 +54,7 @@ def comparison_section(compared: Sequence[Compared], id: str) -> Section:
 
 def _curves(compared: Compared) -> dict[str, Any]:
     geometry = compared.geometry
-    curves: dict[str, Any] = {"name": geometry.label, "spectrum": None, "frequency": None}
+    curves: dict[str, Any] = {"name": compared.name, "spectrum": None, "frequency": None}
     if not geometry.matrix_free:
         directions, mean = geometry.directions(), max(geometry.trace / geometry.dimension, 1e-300)
         curves["spectrum"] = {
@@ -70,7 +71,7 @@ def _pair(first: Compared, other: Compared) -> dict[str, Any]:
     """Principal angles between the ends of two geometries, and the matches of directions."""
     a, b = first.geometry, other.geometry
     pair: dict[str, Any] = {
-        "title": b.label,
+        "title": other.name,
         "first": first.section,
         "other": other.section,
         "why_not": "",
@@ -85,7 +86,7 @@ def _pair(first: Compared, other: Compared) -> dict[str, Any]:
     if a.shape != b.shape:
         return {
             **pair,
-            "why_not": f"its data are {format_shape(b.shape)}, those of {a.label} "
+            "why_not": f"its data are {format_shape(b.shape)}, those of {first.name} "
             f"{format_shape(a.shape)}: directions of different spaces have no angle",
         }
     sizes = sorted({k for end in ENDS for k in _sizes(a, b, end)})

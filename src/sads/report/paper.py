@@ -8,10 +8,10 @@ from typing import Any
 
 from markupsafe import Markup
 
-from sads.errors import ReportError, printable
+from sads.errors import ReportError, StoreError
 from sads.experiments.archive import Archive
 from sads.experiments.page import Summary, describe_claim, format_p, show_cell
-from sads.experiments.preregistration import describe_commit
+from sads.experiments.preregistration import describe_commit, registered_claims
 from sads.experiments.records import Record
 from sads.experiments.verdict import CONTRADICTED, INCONCLUSIVE, LEVEL, NOT_TESTED, SUPPORTED
 from sads.markup import element, text
@@ -33,16 +33,16 @@ class PaperSource:
 
 def find_summaries(folder: Path) -> tuple[Summary, ...]:
     """The figures in a folder, in the order of their names; `ReportError` if one is damaged."""
+    ours = {claim.figure for claim in registered_claims()}
     found = []
     for path in folder.glob("*.json"):
-        summary = Summary.load(path)
-        if summary is not None and f"{summary.figure}.json" == path.name:
-            found.append(summary)
-        elif path.stem.removeprefix("fig").isdigit():
-            raise ReportError(
-                f"{printable(path)} is damaged or another program's; make the figure again with "
-                f"sads reproduce {path.stem}"
-            )
+        try:
+            summary = Summary.load(folder, path.stem)
+        except StoreError as error:
+            if path.stem in ours:  # other files may hold anything
+                raise ReportError(str(error)) from error
+            continue
+        found += [] if summary is None else [summary]
     return tuple(sorted(found, key=lambda summary: (len(summary.figure), summary.figure)))
 
 
