@@ -420,7 +420,7 @@ def test_damaged_rotation_files_are_refused(tmp_path):
 
 def test_refusals():
     geometry = made([2.0, 1.0])
-    with pytest.raises(InvalidArgumentError, match="samples of 2 numbers"):
+    with pytest.raises(InvalidArgumentError, match=r"expected \(N, 1, 2\) or \(N, 2\)"):
         sads.alignment(geometry, torch.ones(5, 3))
     with pytest.raises(InvalidArgumentError, match="NaN"):
         sads.alignment(geometry, torch.tensor([[1.0, math.nan]]))

@@ -99,7 +99,7 @@ class TestErrors:
         assert abs(summary.off - others) < 4 * summary.off.error
 
     def test_errors_of_data_that_do_not_fit(self) -> None:
-        with pytest.raises(DataError, match="the model is of 1x4x4"):
+        with pytest.raises(DataError, match=r"expected \(N, 1, 4, 4\)"):
             measure_anatomy(_model(), torch.zeros(5, 1, 3, 3))
 
 

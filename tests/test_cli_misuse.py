@@ -14,7 +14,7 @@ import torch
 import sads
 from commands import Sads
 from sads.experiments.page import Summary, write_page
-from sads.experiments.reproduction import refuse_others_files
+from sads.experiments.reproduction import check_pictures
 
 CNN = ["-o", "channels=4", "-o", "depth=1", "--shape", "1x6x6"]
 ONE = "rank-one:dct:1"
@@ -364,18 +364,18 @@ class TestNothingIsLost:
     def test_pictures_of_others_stay(self, tmp_path: Path) -> None:
         """A figure made twice replaces itself, and nothing else."""
         files = (tmp_path, "fig4", ["fig4.png", "fig4-b.png"])
-        refuse_others_files(*files)
+        check_pictures(*files)
         (tmp_path / "fig4.png").write_text("mine, or ours")
         with pytest.raises(sads.SadsError, match=r"fig4\.png is there already and not of this"):
-            refuse_others_files(*files)
+            check_pictures(*files)
         Summary("fig4", "", "smoke", (), "", (), {}, (), (), {"a": "fig4.png"}).save(tmp_path)
-        refuse_others_files(*files)
+        check_pictures(*files)
         (tmp_path / "fig4-b.png").write_text("mine")
         with pytest.raises(sads.SadsError, match=r"fig4-b\.png is there already"):
-            refuse_others_files(*files)
+            check_pictures(*files)
         (tmp_path / "fig4.json").write_text("mine")
         with pytest.raises(sads.SadsError, match=r"fig4\.json is damaged or not ours"):
-            refuse_others_files(*files)
+            check_pictures(*files)
 
 
 @pytest.mark.parametrize(("limit", "settled"), [(64, False), (4096, True)])

@@ -14,7 +14,7 @@ import torch
 from matplotlib.figure import Figure as Picture
 
 from sads.cli.main import main
-from sads.data.bases import basis
+from sads.data.bases import BASES, basis
 from sads.diffusion.anatomy import DenoisingError
 from sads.errors import OutputError
 from sads.estimates import Estimate
@@ -259,6 +259,10 @@ class TestDrawnAgain:
             write_outcome(figure, draw(True), tmp_path, context, "later")
         assert {path.name: path.read_bytes() for path in tmp_path.glob("ours*")} == before
         assert not list(tmp_path.glob(".sads*"))
+        fewer = Outcome({"one": Picture()}, [], [])
+        with pytest.raises(OutputError, match=r"ours would lose ours-two\.png, for which cells of"):
+            write_outcome(figure, fewer, tmp_path, context, "later")
+        assert {path.name: path.read_bytes() for path in tmp_path.glob("ours*")} == before
 
 
 def test_images_that_are_not_given_are_named(reproduce, tmp_path):
@@ -528,14 +532,31 @@ class TestPractice:
                     )
         return found
 
+    def judge(self, done, missing=()):
+        return practice.judge_practices("digits", done, [*done, *missing])
+
+    def test_a_claim_waits_for_all_that_it_compares(self):
+        """And for nothing else: the paper's way may be finished, and common practice not."""
+        done = self.done()
+        missing = [(COMMON, kind, seed) for kind in self.ROTATIONS for seed in range(8, 10)]
+        claims = self.judge(done, missing)
+        waiting = [c for c in claims if "common practice" in c.text and "without" not in c.text]
+        assert [c.reason for c in waiting] == [
+            *["16 of its 20 cells finished"] * 2,
+            *["32 of its 40 cells finished"] * 2,
+        ]
+        assert {c.verdict for c in waiting} == {"not tested"}
+        before = {c.text: c for c in self.judge(done)}
+        assert all(c == before[c.text] for c in claims if c not in waiting)
+
     def test_every_claim_is_registered(self):
-        claims = practice.judge_practices("digits", self.done())
+        claims = self.judge(self.done())
         assert len(claims) == 3 * 4 + 2
         for claim in claims:
             assert "found later" not in describe_claim("practice", claim)
 
     def test_claims_follow_the_numbers(self):
-        words = {c.text: c.verdict for c in practice.judge_practices("digits", self.done())}
+        words = {c.text: c.verdict for c in self.judge(self.done())}
         place = "digits, common practice: "
         assert words[f"{place}the minimising rotation beats the identity"] == "contradicted"
         assert words[f"{place}the minimising rotation beats random rotations"] == "contradicted"
@@ -546,11 +567,11 @@ class TestPractice:
 
     def test_on_one_page_eight_seeds_are_enough_and_five_are_not(self):
         for seeds, expected in ((8, {"supported", "contradicted"}), (5, {"not tested"})):
-            claims = correct(practice.judge_practices("digits", self.done(seeds)))
+            claims = correct(self.judge(self.done(seeds)))
             assert {c.verdict for c in claims if "alpha" not in c.text} == expected
 
     def test_losses_count_whatever_a_sampler_makes_of_them(self):
-        claims = practice.judge_practices("digits", self.done(constant=0.01))
+        claims = self.judge(self.done(constant=0.01))
         closed = {claim.text for claim in claims if claim.gate}
         losses = {claim.text for claim in claims if "denoising loss" in claim.text}
         assert len(losses) == 3
@@ -645,6 +666,26 @@ class TestFigure6:
         assert self.judge(lambda rank: 20.0 + rank).verdict == "contradicted"
         assert self.judge(lambda rank: 20.0 + (rank - 4) ** 2 % 7).verdict == "inconclusive"
 
+    def test_no_claim_is_tested_on_a_part_of_its_cells(self, monkeypatch):
+        """The second seed came as far as the sixth direction."""
+        chosen = {(seed, rank): (seed, rank) for seed in range(2) for rank in range(9)}
+        done = {key: record(1.0, {400: 20.0 - key[1]}) for key in list(chosen)[:15]}
+        geometry = SimpleNamespace(data_directions=lambda: self.DIRECTIONS)
+        for name in ("plot_panel", "_row"):
+            monkeypatch.setattr(fig6, name, lambda *_: None)
+        monkeypatch.setattr(fig6, "_note_doubtful", lambda *_: [])
+        monkeypatch.setattr(fig6, "panel_cells", lambda *_: chosen)
+        context = SimpleNamespace(
+            scale="laptop",
+            layers="torch",
+            panels=lambda *_, **__: ["dit-4"],
+            geometry=lambda spec: geometry,
+            finished=lambda cells: done,
+            tested=list,
+        )
+        (claim,) = fig6.draw(context).claims
+        assert (claim.verdict, claim.reason) == ("not tested", "15 of its 18 cells finished")
+
     def test_five_seeds_of_an_accident_are_one_accident(self):
         """The first direction is worst in all seeds, the others are as they are."""
         claim = self.judge(lambda rank: 30.0 if rank == 0 else 20.0 + rank % 3)
@@ -665,19 +706,34 @@ class TestFigure2:
             hard = parts["low"] if name == "dct" else parts["inside"]
             values[name] = np.where(hard, 5.0, 1.0) + np.linspace(0, 0.1, 64)
             energies[name] = values[name] ** 2
-        claims = {c.text: c.verdict for c in fig2.judge_bases(values, energies, shape)}
+        done = fig2.Behind([], {})
+        claims = {c.text: c.verdict for c in fig2.judge_bases(values, energies, shape, done)}
         assert claims["dct: low frequencies are modelled worse"] == "supported"
         assert claims["canonical: the border is modelled better"] == "supported"
         assert claims["vectors localised in space are modelled better"] == "contradicted"
         reverse = {k: -v for k, v in values.items()}
-        claims = {c.text: c.verdict for c in fig2.judge_bases(reverse, energies, shape)}
+        claims = {c.text: c.verdict for c in fig2.judge_bases(reverse, energies, shape, done)}
         local = claims.pop("vectors localised in space are modelled better")
         assert (local, set(claims.values())) == ("supported", {"contradicted"})
-        common = fig2.judge_bases(values, energies, shape, place="common practice, ")
+        common = fig2.judge_bases(values, energies, shape, done, "common practice, ")
         texts = [*claims, *(claim.text for claim in common)]
         assert all(find_registered("fig2", text) for text in texts)
-        closed = fig2.judge_bases(values, energies, shape, "they have diverged")
-        assert {(c.verdict, c.reason) for c in closed} == {("not tested", "they have diverged")}
+
+    def test_claims_rest_on_the_cells_of_their_bases(self):
+        """A basis whose models have diverged, or are missing, closes no claim about another."""
+        shape = (1, 4, 4)
+        values = {name: np.linspace(1.0, 2.0, 16) for name in BASES}
+        good, bad = (record(1.0, {400: 5.0}, constant=constant) for constant in (100.0, 1.0))
+        done = {(0, name, 0): bad if name == "dst" else good for name in BASES}
+        missing = [(1, "dct", 0)]
+        claims = fig2.judge_bases(values, values, shape, fig2.Behind([*done, *missing], done))
+        reasons = {claim.text.partition(":")[0]: claim.reason for claim in claims}
+        diverged = "1 of {} models has diverged (their SW2 is 5 times that of the best constant"
+        assert reasons.pop("dst").startswith(diverged.format(1))
+        assert reasons.pop("dct") == "1 of its 2 cells finished"
+        assert reasons.pop("hadamard") == reasons.pop("canonical") == ""
+        assert all(reason.startswith(diverged.format(5)) for reason in reasons.values())
+        assert len(reasons) == 2  # of all bases
 
 
 def test_notes_name_what_is_missing():

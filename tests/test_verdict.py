@@ -6,6 +6,7 @@ import math
 import re
 import subprocess
 import tomllib
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -38,6 +39,7 @@ from sads.experiments.verdict import (
     judge,
     sign_flip_test,
     untested,
+    until_finished,
     within_test,
 )
 
@@ -212,6 +214,16 @@ def test_an_effect_is_found():
 
 def summary(name: str, *claims: Claim) -> Summary:
     return Summary(name, name, "laptop", (), "sads", claims, {}, (), (), {})
+
+
+def test_no_claim_is_tested_before_its_cells_are_finished():
+    """Nor does the page find a word for it; what is wrong with the models is said first."""
+    good = claim(0.001, text="first")
+    assert until_finished(good, "abc", "xcba") == good
+    waiting = correct([until_finished(good, "abc", "ab")])[0]
+    assert (waiting.verdict, waiting.reason) == ("not tested", "2 of its 3 cells finished")
+    closed = until_finished(replace(good, gate="they have diverged"), "abc", "")
+    assert correct([closed])[0].reason == "they have diverged"
 
 
 def test_a_page_is_corrected_as_a_whole(tmp_path):

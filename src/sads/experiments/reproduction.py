@@ -6,7 +6,7 @@ were finished here go to that file.
 
 import os
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterator
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -236,7 +236,7 @@ def write_outcome(
     from sads.plots.style import save
 
     pictures = {name: f"{_file_name(figure, name)}.png" for name in outcome.pictures}
-    refuse_others_files(folder, figure.name, pictures.values())
+    check_pictures(folder, figure.name, list(pictures.values()))
     summary = Summary(
         figure=figure.name,
         title=figure.title,
@@ -258,9 +258,15 @@ def write_outcome(
     return summary
 
 
-def refuse_others_files(folder: Path, figure: str, pictures: Iterable[str]) -> None:
-    """One line if a figure would replace a picture that no earlier one has written."""
+def check_pictures(folder: Path, figure: str, pictures: Collection[str]) -> None:
+    """One line if a figure would lose a picture of its own, or replace one of somebody else."""
     earlier = Summary.load(folder, figure)
+    lost = [] if earlier is None else [p for p in earlier.pictures.values() if p not in pictures]
+    if lost:
+        raise OutputError(
+            f"{figure} would lose {', '.join(map(printable, lost[:3]))}, for which cells of today "
+            f"are missing; compute them, or move {printable(folder / figure)}.json away"
+        )
     ours = set() if earlier is None else set(earlier.pictures.values())
     for name in pictures:
         if name not in ours and os.path.lexists(folder / name):

@@ -7,8 +7,8 @@ tests one asks whether the claim holds, the other whether its opposite does:
 - *supported*: the first is significant at 5 %, corrected for all claims of a page;
 - *contradicted*: the second one is;
 - *inconclusive*: neither is;
-- *not tested*: the models behind it are not all trained, or there are so few units that no
-  measurement could have been significant.
+- *not tested*: its cells are not all finished, the models behind it are not all trained, or there
+  are so few units that no measurement could have been significant.
 
 **Correction.** Of the claims of a page only those count that could become significant, which their
 design tells before any measurement (Tarone, 1990): with `k` the least number for which at most `k`
@@ -23,13 +23,14 @@ gate, and claims behind a closed one need not be corrected for.
 import functools
 import itertools
 import math
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Container, Hashable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy import special
 
+from sads.errors import counted
 from sads.estimates import holm
 
 SUPPORTED, CONTRADICTED = "supported", "contradicted"
@@ -169,6 +170,23 @@ def _word(
 def untested(claim: Claim, reason: str) -> Claim:
     """A claim that this page does not test, whatever its numbers are."""
     return replace(claim, verdict=NOT_TESTED, reason=reason, p_for=math.nan, p_against=math.nan)
+
+
+def until_finished(
+    claim: Claim, cells: Collection[Hashable], finished: Container[Hashable]
+) -> Claim:
+    """A claim; not tested before all cells that it was registered for are there.
+
+    Whoever stops when the numbers look well, or leaves some out, chooses.
+
+    Args:
+        cells: names of the cells that the claim is about.
+        finished: names of those that are there, perhaps among others.
+    """
+    there = sum(cell in finished for cell in cells)
+    if there == len(cells):
+        return claim
+    return untested(claim, claim.gate or f"{there} of its {counted(len(cells), 'cell')} finished")
 
 
 def correlation_test(x: ArrayLike, rows: ArrayLike, unit: str) -> Test:

@@ -68,6 +68,12 @@ class Lift:
     def __repr__(self) -> str:
         return f"Lift({self.groups:,} groups of {self.size:,})"
 
+    def same(self, other: "Lift") -> bool:
+        """Are the groups and the positions of another lift the same?"""
+        return (self.groups, self.size) == (other.groups, other.size) and torch.equal(
+            self.order, other.order
+        )
+
     @property
     def is_ordered(self) -> bool:
         """Are the coordinates in the order of groups and positions?"""

@@ -34,6 +34,7 @@ from sads.experiments.verdict import (
     correlation_test,
     judge,
     paired_difference,
+    until_finished,
 )
 from sads.geometry.directions import Directions
 from sads.geometry.eigenbasis import EQUAL
@@ -161,7 +162,7 @@ def draw(context: Context) -> Outcome:
         ranks = sorted({rank for _, rank in done})
         rows = [_row(panel, rank, done, directions) for rank in ranks]
         table += rows
-        claims.append(judge_panel(panel, done, directions))
+        claims.append(until_finished(judge_panel(panel, done, directions), chosen, done))
         pictures[panel] = plot_panel(geometry, directions, rows, settings.practice)
         notes += note_cells(done.values(), len(chosen), context.layers, panel)
         notes += note_states(done.values(), panel)

@@ -58,7 +58,8 @@ def draw(context: Context) -> Outcome:
     claims: list[Claim] = []
     table: list[Rotated] = []
     for name in there:
-        done, seeds = finished_seeds(context, name, notes)
+        found = finished_seeds(context, name, notes)
+        done, seeds = found.done, found.seeds
         if not seeds or seeds[0] != 0:
             notes.append(f"{name}: the first seed is not finished")
             continue
@@ -66,7 +67,7 @@ def draw(context: Context) -> Outcome:
         records = {kind: [done[seed, kind] for seed in seeds] for kind in kinds}
         rows = [_row(name, kind, records[kind]) for kind in kinds]
         table += rows
-        claims += judge_digits(name, records)
+        claims += found.tested(judge_digits(name, records))
         kept = [kind for kind in PICTURED if kind in kinds]
         samples = {kind: context.store.samples(records[kind][0]) for kind in kept}
         updates = records["min"][0].cell.training.iterations

@@ -110,14 +110,15 @@ def draw(context: Context) -> Outcome:
     claims: list[Claim] = []
     table: list[Stage] = []
     for name in there:
-        done, seeds = finished_seeds(context, name, notes)
-        if not seeds:
+        found = finished_seeds(context, name, notes)
+        if not found.seeds:
             notes.append(f"{name}: no seed is finished")
             continue
-        curves = Curves.of(name, done, seeds, PANELS[context.scale][name].rotations)
+        kinds = PANELS[context.scale][name].rotations
+        curves = Curves.of(name, found.done, found.seeds, kinds)
         rows = stages(curves)
         table += rows
-        claims += judge_curves(curves)
+        claims += found.tested(judge_curves(curves))
         notes += practical_numbers(curves)
         pictures[name] = plot_against_alpha(name, rows)
         pictures[f"{name}-training"] = plot_along_training(name, rows)
