@@ -4,6 +4,7 @@ import json
 import math
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -22,6 +23,7 @@ from sads.geometry.dense import Dense
 from sads.geometry.directions import find_directions
 from sads.geometry.eigenbasis import Spread
 from sads.geometry.lift import Lift
+from sads.geometry.summary import command_of
 
 
 @pytest.fixture(scope="module")
@@ -127,8 +129,9 @@ def test_energy_is_the_quadratic_form(geometry: sads.Geometry) -> None:
     relative *= 1 + 0.2 * float(stats.skew(batches.numpy(), bias=False)) ** 2
     upwards = estimate.value * (math.exp(relative) - 1)  # the law of a positive mean is skewed
     assert estimate.error == pytest.approx(upwards)
-    with pytest.raises(InvalidArgumentError, match="32 finite entries"):
-        geometry.energy(torch.ones(3))
+    for wrong in (torch.ones(3), torch.ones(4, 4, 2), torch.ones(2, 2, 4, 4)):
+        with pytest.raises(InvalidArgumentError, match=r"expected \(N, 2, 4, 4\) or \(N, 32\)"):
+            geometry.energy(wrong)
 
 
 @pytest.mark.parametrize("chunk", [1, 96, 1 << 22])  # numbers at a time: a row, three, all
@@ -146,9 +149,11 @@ def test_quadratic_forms_are_those_of_the_dense_matrix(
         assert (form.value, form.error) == pytest.approx((energy.value, energy.error))
     assert torch.equal(geometry.quadratic(flat).values, geometry.quadratic(flat.numpy()).values)
     assert len(geometry.quadratic(torch.empty(0, 32))) == 0
-    for wrong in (torch.ones(32), torch.ones(2, 3), torch.full((1, 32), math.nan)):
-        with pytest.raises(InvalidArgumentError, match="32 finite entries"):
+    for wrong in (torch.ones(32), torch.ones(2, 3), torch.ones(5, 4, 4, 2)):
+        with pytest.raises(InvalidArgumentError, match=r"expected \(N, 2, 4, 4\) or \(N, 32\)"):
             geometry.quadratic(wrong)
+    with pytest.raises(InvalidArgumentError, match="directions have finite entries"):
+        geometry.quadratic(torch.full((1, 32), math.nan))
 
 
 def test_numbers_that_describe_the_spectrum() -> None:
@@ -436,3 +441,22 @@ def test_one_batch_says_nothing_about_errors() -> None:
     assert math.isinf(geometry.energy(torch.ones(9)).error)
     assert torch.isinf(directions.value_errors).all()
     assert not directions.resolved.any()
+
+
+def test_a_command_makes_the_same_geometry_or_is_none() -> None:
+    def command(options: dict[str, Any], *merged: int, **given: Any) -> str | None:
+        family = sads.family("mlp", shape=(1, 2, 2), width=4, depth=1, **options)
+        parts = [sads.estimate_geometry(family, 16, **given)]
+        parts += [sads.estimate_geometry(family, 16, first_network=n) for n in merged]
+        return command_of(parts[0].merge(*parts[1:]))
+
+    usual = "sads geometry mlp --shape 1x2x2 -o width=4 -o depth=1 --networks"
+    assert command({}) == f"{usual} 16 --seed 0"
+    assert command({}, 16, 32) == f"{usual} 48 --seed 0"
+    assert command({}, matrix_free=True) == f"{usual} 16 --seed 0 --matrix-free"
+    assert command({"schedule": "cosine"}, seed=3) == f"{usual} 16 --seed 3 --schedule cosine"
+    assert command({}, first_network=16) is None
+    assert command({}, 32) is None
+    for schedule in (sads.Schedule("flow", shift=3.0), sads.Schedule("cosine", 50)):
+        assert command({"schedule": schedule}) is None
+    assert command({}, matrix_free=True, measure=torch.ones(1, 1, 2, 2)) is None

@@ -252,7 +252,7 @@ NAN[3, 0, 0, 0] = math.nan
         (lambda: sads.sliced_wasserstein(X, X, num_projections=0), "num_projections must be"),
         (lambda: sads.sliced_wasserstein(X, X, projections=torch.ones(2, 3)), r"\(2, 3\)"),
         (lambda: sads.sliced_wasserstein(X, X, projections=torch.zeros(2, 4)), "not zero"),
-        (lambda: sads.sliced_wasserstein(X, X, projections=torch.ones(0, 4)), "L >= 1"),
+        (lambda: sads.sliced_wasserstein(X, X, projections=torch.ones(0, 4)), "at least one, .L"),
         (
             lambda: sads.sliced_wasserstein(X, X, projections=torch.ones(1, 4), num_projections=1),
             "not both",

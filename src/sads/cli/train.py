@@ -148,6 +148,8 @@ def train(
         raise InvalidArgumentError("--geometry is for --rotation, which is not given; add it")
     if rotation is None or geometry is not None:
         refuse_given("for a --rotation without --geometry", "networks")
+    if rotation is not None and is_file(rotation):
+        refuse_given("a rotation in a file needs no geometry", "geometry", "networks")
     if skip not in (None, "gaussian"):
         raise InvalidArgumentError(f"unknown skip {skip!r}; write --skip gaussian, or leave it out")
     score_family = read_family(family, shape, option, prediction, schedule)

@@ -289,6 +289,11 @@ class Integrated(Stacked):
         self.row_bytes = 4 * getattr(readout, "num_features", 1) * self.gram_size
         moment = probe.second_moment(family.schedule, a**2 / len(a)) if a.any() else None
         self._offset = torch.as_tensor(0.0 if moment is None else moment, dtype=torch.float64)
+        if self._offset.ndim and len(self._offset) != family.dimension:
+            raise InvalidArgumentError(
+                f"the second moment of the probe is of {len(self._offset):,} coordinates, the data "
+                f"have {family.dimension:,}"
+            )
         self.lift = Lift.trivial(family.dimension) if self._offset.ndim else readout.lift
         self.group = generate_group(list(symmetries.values()))
         self.offset = 0.0 if self._offset.ndim else float(self._offset)

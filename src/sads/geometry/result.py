@@ -35,6 +35,7 @@ from sads.geometry.ends import End
 from sads.geometry.lift import Lift
 from sads.geometry.matrixfree.geometry import MatrixFree
 from sads.markup import card, facts
+from sads.samples import as_samples
 from sads.schedule import Schedule
 from sads.shapes import checked_shape, format_shape
 from sads.tensorfile import Pieces, TensorFile, write_tensors
@@ -316,15 +317,10 @@ class Geometry:
 
         Not normalised: for unit vectors this is what the Markov bound compares.
         """
-        rows = as_tensor(rows, "directions")
-        flat = rows.reshape(len(rows), -1) if rows.ndim > 1 and len(rows) else rows
-        fits = flat.ndim == 2 and flat.shape[1] == self.dimension
-        if not fits or not flat.isfinite().all():
-            raise InvalidArgumentError(
-                f"directions of this geometry have {self.dimension} finite entries each "
-                f"(shape {format_shape(self.shape)}), got a tensor of {tuple(rows.shape)}"
-            )
-        return self._positive(self.moments.quadratic(flat))
+        rows = as_samples(rows, "directions", self.shape, flat=True)
+        if not rows.isfinite().all():
+            raise InvalidArgumentError("directions have finite entries, got NaN or infinity")
+        return self._positive(self.moments.quadratic(rows.reshape(len(rows), self.dimension)))
 
     @checked
     def basis_energies(self, name: str) -> Estimates:
@@ -359,7 +355,7 @@ class Geometry:
     @checked
     def energy(self, v: Tensor) -> Estimate:
         """`v^T G v` with its standard error, for one `v` of shape (D,) or `shape`."""
-        return self.quadratic(as_tensor(v, "the direction").reshape(1, -1))[0]
+        return self.quadratic(as_tensor(v, "the direction")[None])[0]
 
     def whitened_error(self) -> float:
         """Expected error in units of the geometry, `|L^-1 (G - truth) L^-T|_F / sqrt(D)`.
