@@ -185,6 +185,12 @@ class TestAFolderThatWasMadeBefore:
         images = f"mnist={tmp_path / 'mnist.npz'}"
         assert "mnist.npz" in refuse("fig6", "fig7", "--only", "dit-4,mnist", "--images", images)
 
+    @pytest.mark.parametrize(("name", "least"), [("mnist", 150), ("faces", 3)])
+    def test_images_must_be_enough(self, refuse, tmp_path, name, least):
+        np.savez(tmp_path / "few.npz", images=np.random.default_rng(0).random((2, 1, 14, 14)))
+        line = refuse("fig7", "--only", name, "--images", f"{name}={tmp_path / 'few.npz'}")
+        assert f"--images {name} has 2 images; give at least {least}, of which a third" in line
+
 
 class TestDrawnAgain:
     """With fewer panels, seeds or images than before: what is there stays."""
@@ -221,7 +227,7 @@ class TestDrawnAgain:
         """Finished cells are drawn without them, unless nobody knows of which images they are."""
         name, shape = "mnist", (1, 14, 14)
         images = tmp_path / "mnist.npz"
-        np.savez(images, images=np.random.default_rng(0).random((20, *shape[1:])))
+        np.savez(images, images=np.random.default_rng(0).random((150, *shape[1:])))
         given = replace(context, sources={name: str(images)}, only=(name,))
         cells = FIGURES["fig7"].cells(given)
         records = {cell.hash: replace(record(1.0, {20: 1.0}), cell=cell) for cell in cells}
