@@ -117,8 +117,8 @@ def test_training_on_rotated_data_samples_in_the_space_of_the_data(
     family = sads.family("mlp", (1, 4, 4), width=8, depth=1)
     rotation = sads.rotation(sads.estimate_geometry(family, 32), x, kind.replace("file", "max"))
     rotation.save("w.safetensors")
-    given = "w.safetensors" if kind == "file" else kind
-    out = command.succeed("train", "mlp", DATA, *TINY, "--out", "run", "--rotation", given)
+    given = ["w.safetensors"] if kind == "file" else [kind, "--networks", "32"]
+    out = command.succeed("train", "mlp", DATA, *TRAINING, "--out", "run", "--rotation", *given)
     assert "rotated" in out
     model = sads.load_model("run/model.safetensors")
     assert model.provenance.data == tensor_digest(rotation.apply(x))

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from sads.arguments import as_path, as_tensor, check_count, check_number, check_type
 from sads.checked import checked
-from sads.errors import GeometryFileError, InvalidArgumentError, MergeError
+from sads.errors import GeometryFileError, InvalidArgumentError, MergeError, counted
 from sads.estimates import (
     MIN_BATCHES,
     Estimate,
@@ -119,7 +119,7 @@ class Geometry:
         name = f"{self.provenance.family.get('name', 'unnamed')} {format_shape(self.shape)}"
         if self.exact:
             return f"Geometry({name}, exact)"
-        return f"Geometry({name}, {self.num_networks:,} networks, {self.estimator})"
+        return f"Geometry({name}, {counted(self.num_networks, 'network')}, {self.estimator})"
 
     def _repr_html_(self) -> str:
         """As a notebook shows it."""
@@ -169,7 +169,7 @@ class Geometry:
             name = f"{name}/{options['patch_size']}"
         if options.get("resample", "nearest") != "nearest":
             name = f"{name} ({options['resample']})"
-        size = "exact" if self.exact else f"{self.num_networks:,} networks"
+        size = "exact" if self.exact else counted(self.num_networks, "network")
         return f"{name} {format_shape(self.shape)}, {size}"
 
     @property

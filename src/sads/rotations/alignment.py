@@ -35,7 +35,7 @@ from sads.arguments import check_type
 from sads.checked import checked
 from sads.environment import check_memory, gigabytes, used_memory, versions
 from sads.errors import UndefinedGeometryError
-from sads.estimates import Estimate, Estimates
+from sads.estimates import Estimate, Estimates, format_error
 from sads.files import tensor_digest
 from sads.geometry.eigenbasis import EQUAL
 from sads.geometry.result import Geometry
@@ -102,8 +102,8 @@ class Alignment:
         return {
             "samples": f"{self.num_samples:,}",
             "alpha": str(self.alpha),
-            "  from the data": f"± {self.data_error:.2g}",
-            "  from the geometry": f"± {self.geometry_error:.2g}",
+            "  from the data": f"± {format_error(self.data_error)}",
+            "  from the geometry": f"± {format_error(self.geometry_error)}",
             **self._extremes(),
         }
 
@@ -115,7 +115,7 @@ class Alignment:
             "  on held-out samples": str(self.held_out_minimum),
             "maximum": str(self.maximum),
             "  on held-out samples ": str(self.held_out_maximum),
-            "share": f"{self.share.value:.3%} ± {self.share.error:.2%}",
+            "share": f"{self.share.value:.3%} ± {format_error(self.share.error, '.2%')}",
         }
 
 
