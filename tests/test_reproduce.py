@@ -728,11 +728,11 @@ class TestFigure2:
         missing = [(1, "dct", 0)]
         claims = fig2.judge_bases(values, values, shape, fig2.Behind([*done, *missing], done))
         reasons = {claim.text.partition(":")[0]: claim.reason for claim in claims}
-        diverged = "1 of {} models has diverged (their SW2 is 5 times that of the best constant"
-        assert reasons.pop("dst").startswith(diverged.format(1))
+        diverged = "1 of {} has diverged (their SW2 is 5 times that of the best constant"
+        assert reasons.pop("dst").startswith(diverged.format("1 model"))
         assert reasons.pop("dct") == "1 of its 2 cells finished"
         assert reasons.pop("hadamard") == reasons.pop("canonical") == ""
-        assert all(reason.startswith(diverged.format(5)) for reason in reasons.values())
+        assert all(reason.startswith(diverged.format("5 models")) for reason in reasons.values())
         assert len(reasons) == 2  # of all bases
 
 

@@ -58,6 +58,15 @@ class Description:
     schedule: Schedule = field(default_factory=Schedule)
 
 
+def is_same_network(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
+    """Whether two descriptions of families are of one network, whatever it predicts."""
+
+    def facts(said: Mapping[str, Any]) -> object:
+        return plain((said.get("name"), said.get("options", {}), said.get("shape")))
+
+    return facts(one) == facts(other)
+
+
 @checked
 @dataclass(frozen=True)
 class ScoreFamily:

@@ -87,6 +87,12 @@ def seeded(seed: int) -> Iterator[None]:
         yield
 
 
+def other_generators() -> tuple[object, ...]:
+    """Where NumPy's and Python's own generators are; whoever draws from them changes it."""
+    _, keys, *rest = np.random.get_state(legacy=True)  # noqa: NPY002
+    return random.getstate(), np.asarray(keys).tobytes(), *rest
+
+
 def seed_sequence(seed: int, *key: int) -> np.random.SeedSequence:
     """NumPy's own derivation of streams: child `key` of a seed."""
     return np.random.SeedSequence(seed, spawn_key=key)

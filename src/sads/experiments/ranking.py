@@ -12,7 +12,7 @@ from torch import Tensor
 
 from sads.arguments import as_tensor
 from sads.checked import checked
-from sads.errors import InvalidArgumentError
+from sads.errors import InvalidArgumentError, counted
 from sads.experiments.standings import (
     COMMON,
     NAMES,
@@ -240,12 +240,14 @@ def _right_between(winner: Standing) -> bool:
 def describe_winner(winner: Standing) -> str:
     text = (
         f"{PRACTICES[winner.practice]}: ordered by {winner.predictor} (larger is {winner.sign}), "
-        f"which was right in {winner.right} of {winner.pairs} pairs of rotations of held-out data"
+        f"which was right in {winner.right} of {counted(winner.pairs, 'pair')} of rotations of "
+        "held-out data"
     )
     if winner.held_out is not None and winner.low is not None and winner.high is not None:
         text += f" (rank correlation {winner.held_out:.2f} [{winner.low:.2f}, {winner.high:.2f}])"
     if winner.pairs_between:
-        text += f", and in {winner.right_between} of {winner.pairs_between} pairs of architectures"
+        pairs = counted(winner.pairs_between, "pair")
+        text += f", and in {winner.right_between} of {pairs} of architectures"
     return text
 
 

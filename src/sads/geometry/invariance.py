@@ -2,10 +2,10 @@
 
 Let `g` flip or transpose the image. If `net_{g theta}(g x) = g net_theta(x)`, where `g theta` is
 `theta` with every convolution kernel flipped or transposed alike, and if the entries of every
-kernel are iid, then `g theta` has the law of `theta`; under a probe whose law does not change
-under `g` either, `G = P G P^T` for the permutation `P` of the pixels. Averaging an estimate with
-its image under `g` is then free of bias and lowers its variance. The identity is checked on real
-networks; nothing is assumed from their type.
+kernel are iid and none changes its shape, then `g theta` has the law of `theta`; under a probe
+whose law does not change under `g` either, `G = P G P^T` for the permutation `P` of the pixels.
+Averaging an estimate with its image under `g` is then free of bias and lowers its variance. The
+identity is checked on real networks; nothing is assumed from their type.
 """
 
 import math
@@ -98,9 +98,10 @@ class _Example:
         for path, module in self.network.named_modules():
             if isinstance(module, ANY_CONVOLUTION) and module.weight.ndim == self.x.ndim:
                 name = f"{path}.weight" if path else "weight"
-                if initialiser.law(name) is None:
-                    return False
                 moved[name] = move(module.weight, 2)
+                another_law = moved[name].shape != module.weight.shape
+                if another_law or initialiser.law(name) is None:
+                    return False
         expected = move(self.output, 2)
         try:
             with torch.no_grad():

@@ -4,7 +4,7 @@ from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, S
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, TypeVar
 
-from sads.errors import InvalidArgumentError
+from sads.errors import InvalidArgumentError, counted
 from sads.experiments.missing_baselines import Known, with_baselines
 from sads.experiments.records import Record
 from sads.experiments.run import Sources, digest_images, get_geometry, read_source
@@ -208,12 +208,12 @@ def note_cells(records: Collection[Record], total: int, layers: str, panel: str 
     prefix = f"{panel}: " if panel else ""
     notes = []
     if len(records) < total:
-        notes.append(f"{prefix}{len(records)} of {total} cells are finished")
+        notes.append(f"{prefix}{len(records)} of {counted(total, 'cell')} are finished")
     broken = sum(record.last.finite_share < 1 for record in records)
     if broken:
         notes.append(
-            f"{prefix}in {broken} of {len(records)} cells some samples are not finite; distances "
-            "are those of the others"
+            f"{prefix}in {broken} of {counted(len(records), 'cell')} some samples are not finite; "
+            "distances are those of the others"
         )
     kinds = {
         kind: sum(r.cell.layers == kind for r in records)
