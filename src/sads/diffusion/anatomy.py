@@ -136,11 +136,11 @@ def measure_anatomy(
             `geometry.directions().vectors` has them.
     """
     check_type(model, ScoreModel, "the model", "pass what sads.train or sads.load_model returns")
-    check_count("num_samples", num_samples)
+    check_count("num_samples", num_samples, 2)
     check_seed(seed)
     frame = frame_of(model, rotation)
-    seen = [_seen(model, frame, x) for x in (test[:num_samples], test if train is None else train)]
-    held_out, known = seen
+    tested = _seen(model, frame, test)
+    held_out, known = tested[:num_samples], tested if train is None else _seen(model, frame, train)
     gaussian = fit_gaussian(known)
     basis = gaussian.vectors  # (D, r)
     num_along = _num_along(gaussian)

@@ -23,6 +23,7 @@ from sads.experiments.page import Summary, find_page, plain_rows
 from sads.experiments.preregistration import note_registration
 from sads.experiments.records import Record
 from sads.experiments.run import Sources
+from sads.experiments.spec import Cell
 from sads.experiments.store import MARK, Store
 from sads.experiments.sweep import RayCluster, Watch, connect, prepare_geometry, sweep
 from sads.files import check_folder, replacing
