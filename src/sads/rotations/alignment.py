@@ -247,8 +247,12 @@ class Pairing:
         alpha, data_error, geometry_error = self._measured_alpha()
         norms = torch.cat([c.square().sum(dim=1) for c in chunks(self.rows)])
         unknown = Estimate(math.nan, math.inf)
+        values = self.geometry.moments.basis_energies("canonical").mean(dim=1)  # (K,) tr(G_k) / D
         mean_value = self.geometry.trace / self.geometry.dimension
-        random_error = mean_value * float(_sample_errors(norms[:, None]))
+        random_error = math.hypot(
+            mean_value * float(_sample_errors(norms[:, None])),
+            float(norms.mean() * self.geometry.batch_errors(values[:, None])),
+        )
         return Alignment(
             alpha=Estimate(alpha, math.hypot(data_error, geometry_error)),
             minimum=unknown,
