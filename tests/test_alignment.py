@@ -1,7 +1,9 @@
 """Theorem 2: against dense matrices, random rotations, and resampling."""
 
+import json
 import math
 import sys
+from pathlib import Path
 
 import pytest
 import torch
@@ -11,8 +13,12 @@ from hypothesis import strategies as st
 import sads
 from cases import one_set_up
 from sads.errors import InvalidArgumentError, RotationFileError, UndefinedGeometryError
+from sads.files import to_json
+from sads.from_json import decode, infinite_again
 from sads.geometry.lift import Lift
 from sads.geometry.result import Geometry, Provenance
+from sads.rotations.alignment import Alignment
+from sads.rotations.alignment_file import Portrait, load_portrait
 from sads.rotations.kinds import Kind
 
 PROVENANCE = Provenance({"name": "made", "options": {}}, "exact")
@@ -414,7 +420,7 @@ def test_damaged_rotation_files_are_refused(tmp_path):
 
 def test_refusals():
     geometry = made([2.0, 1.0])
-    with pytest.raises(InvalidArgumentError, match="samples of 2 numbers"):
+    with pytest.raises(InvalidArgumentError, match=r"expected \(N, 1, 2\) or \(N, 2\)"):
         sads.alignment(geometry, torch.ones(5, 3))
     with pytest.raises(InvalidArgumentError, match="NaN"):
         sads.alignment(geometry, torch.tensor([[1.0, math.nan]]))
@@ -528,3 +534,23 @@ def test_files_of_rotations_written_before_estimates_are_read(tmp_path):
     save_file(tensors, tmp_path / "old.safetensors", metadata)
     old = sads.load_rotation(tmp_path / "old.safetensors")
     assert (old.alpha.value, old.alpha.error) == (1.5, 0.25)
+
+
+def test_errors_that_nobody_knows_are_shown_alike_before_and_after_they_were_kept(
+    tmp_path: Path,
+) -> None:
+    """Of four networks, whose spread says too little: `± ?` everywhere, and nowhere a number."""
+    geometry = sads.estimate_geometry(sads.family("cnn", (1, 4, 4)), 4)
+    x = torch.randn(30, 1, 4, 4, generator=torch.Generator().manual_seed(0))
+    both = sads.pair(geometry, x)
+    found = both.alignment()
+    shown = found.describe()
+    assert shown["alpha"].endswith(" ± ?")
+    assert shown["  from the geometry"] == "± ?"
+    assert shown["share"].endswith("% ± ?")
+    read = infinite_again(decode(Alignment, json.loads(to_json(found))))
+    assert read.describe() == shown
+    portrait = Portrait.of(both, "noise", "min")
+    kept = load_portrait(portrait.save(tmp_path / "p.safetensors"))
+    assert list(map(str, kept.alphas.values())) == list(map(str, portrait.alphas.values()))
+    assert kept.alignment.describe() == shown

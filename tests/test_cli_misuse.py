@@ -135,6 +135,10 @@ MISUSE: list[tuple[list[str], str]] = [
     (["theory", "propositions", "-o", "depth=3"], "--option: for a family, and none is given"),
     (["evaluate", "samples.npz", ONE, "--networks", "5"], "--networks: for --anatomy"),
     (["train", "mlp", ONE, "--out", "r", "--networks", "5"], "--networks: for a --rotation"),
+    (
+        ["train", "mlp", ONE, "--out", "r", "--rotation", "r.safetensors", "--geometry", "g"],
+        "a rot",
+    ),
     (["geometry", "cnn", "--seed", "18446744073709551616"], "less than or equal to"),
     (["rank", "digits", "--families", "cnn", "--league", "file"], "file is not a league"),
     (["report", "file"], "file cannot be read as a result of sads"),

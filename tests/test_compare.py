@@ -14,7 +14,7 @@ from sads.estimates import holm
 from sads.geometry.lift import Lift
 from sads.geometry.result import Geometry, Provenance
 from sads.report.build import make_sections
-from sads.report.sources import read_source
+from sads.report.sources import GeometrySource
 
 
 def exact(matrix: torch.Tensor, name: str = "exact") -> Geometry:
@@ -88,16 +88,21 @@ def test_what_does_not_compare_is_refused() -> None:
 
 
 def test_files_of_one_name_can_be_told_apart(command: Sads) -> None:
-    for folder in "ab":
-        Path(folder).mkdir()
-        exact(torch.diag(torch.arange(16.0, 0, -1))).save(f"{folder}/x.safetensors")
     found = sads.compare(*[exact(torch.eye(16))] * 3)
     assert found.names == ("exact", "exact (2)", "exact (3)")
-    files = ("a/x.safetensors", "b/x.safetensors")
-    said = json.loads(command.succeed("compare", *files, "--json"))["comparison"]
+    few = sads.estimate_geometry(sads.family("mlp", (1, 4, 4)), 4)
+    for folder, geometry in (("a", exact(torch.eye(16), name="mlp")), ("b", few)):
+        Path(folder).mkdir()
+        geometry.save(f"{folder}/x.safetensors")
+    printed = command.succeed("compare", "a/x.safetensors", "b/x.safetensors", "--out", "c")
+    assert "errors of x (2) are not known (± ?; of these nothing is claimed): 4 net" in printed
+    said = json.loads(Path("c/comparison.json").read_text())["comparison"]
     assert said["names"] == ["x", "x (2)"]
     assert [said["pairs"][0][side] for side in ("first", "second")] == said["names"]
-    sections = make_sections([s for file in files for s in read_source(Path(file))])
+
+
+def test_sections_of_one_title_can_be_told_apart() -> None:
+    sections = make_sections([GeometrySource(exact(torch.eye(16)))] * 2)
     titles = [section.title for section in sections]
     assert titles == ["Comparison", "exact 1x4x4, exact", "exact 1x4x4, exact (2)"]
     assert [curve["name"] for curve in sections[0].data["geometries"]] == titles[1:]

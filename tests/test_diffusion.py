@@ -460,7 +460,7 @@ def test_a_full_disk_leaves_the_previous_checkpoint(
 @pytest.mark.parametrize(
     ("x", "words"),
     [
-        (torch.randn(10, 1, 3, 3), "the data has shape"),
+        (torch.randn(10, 1, 3, 3), "the data have shape"),
         (torch.randn(3, 1, 2, 2), "fewer than a batch"),
         (torch.zeros(10, 1, 2, 2), "constant"),
         (torch.full((10, 1, 2, 2), math.nan), "NaN"),

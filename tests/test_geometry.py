@@ -129,8 +129,9 @@ def test_energy_is_the_quadratic_form(geometry: sads.Geometry) -> None:
     relative *= 1 + 0.2 * float(stats.skew(batches.numpy(), bias=False)) ** 2
     upwards = estimate.value * (math.exp(relative) - 1)  # the law of a positive mean is skewed
     assert estimate.error == pytest.approx(upwards)
-    with pytest.raises(InvalidArgumentError, match="32 finite entries"):
-        geometry.energy(torch.ones(3))
+    for wrong in (torch.ones(3), torch.ones(4, 4, 2), torch.ones(2, 2, 4, 4)):
+        with pytest.raises(InvalidArgumentError, match=r"expected \(N, 2, 4, 4\) or \(N, 32\)"):
+            geometry.energy(wrong)
 
 
 @pytest.mark.parametrize("chunk", [1, 96, 1 << 22])  # numbers at a time: a row, three, all
@@ -148,9 +149,11 @@ def test_quadratic_forms_are_those_of_the_dense_matrix(
         assert (form.value, form.error) == pytest.approx((energy.value, energy.error))
     assert torch.equal(geometry.quadratic(flat).values, geometry.quadratic(flat.numpy()).values)
     assert len(geometry.quadratic(torch.empty(0, 32))) == 0
-    for wrong in (torch.ones(32), torch.ones(2, 3), torch.full((1, 32), math.nan)):
-        with pytest.raises(InvalidArgumentError, match="32 finite entries"):
+    for wrong in (torch.ones(32), torch.ones(2, 3), torch.ones(5, 4, 4, 2)):
+        with pytest.raises(InvalidArgumentError, match=r"expected \(N, 2, 4, 4\) or \(N, 32\)"):
             geometry.quadratic(wrong)
+    with pytest.raises(InvalidArgumentError, match="directions have finite entries"):
+        geometry.quadratic(torch.full((1, 32), math.nan))
 
 
 def test_numbers_that_describe_the_spectrum() -> None:

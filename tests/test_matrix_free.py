@@ -424,7 +424,7 @@ def test_numpy_data_are_measured(both):
     assert replace(free.moments, ends=None).trace == free.trace
     x = np.random.default_rng(0).normal(size=(4, 1, 7, 5)).astype(np.float32)
     family = FAMILIES["odd"]()
-    with pytest.raises(InvalidArgumentError, match="what is measured must have shape"):
+    with pytest.raises(InvalidArgumentError, match="measured samples have shape"):
         sads.estimate_geometry(family, 16, matrix_free=True, measure=x[:, :, :3])
     dense = sads.estimate_geometry(family, 32)
     measured = sads.estimate_geometry(family, 32, matrix_free=True, measure=x)

@@ -119,6 +119,10 @@ class DataError(SadsError):
     """Images that cannot be read, or that do not fit together or with what was asked for."""
 
 
+class SamplesError(DataError, InvalidArgumentError):
+    """Samples that do not fit what they are given to: of another shape, or not scaled."""
+
+
 class MergeError(SadsError):
     """Geometries that do not add up: of different families, or with networks in common."""
 

@@ -31,6 +31,15 @@ MAX_RELATIVE = 0.25  # a larger error of a positive mean, in units of it, is not
 FEW_NUMBERS = 1 << 14  # of which copies take no time, and every operation more than its numbers
 
 
+def format_error(error: float, form: str = ".2g") -> str:
+    """A standard error as it is shown.
+
+    >>> format_error(0.1234), format_error(0.1234, ".1%"), format_error(math.inf)
+    ('0.12', '12.3%', '?')
+    """
+    return format(error, form) if math.isfinite(error) else "?"
+
+
 class Estimate(float):
     """A number and its standard error.
 

@@ -29,6 +29,7 @@ from sads.arguments import as_tensor, check_number, shown
 from sads.checked import checked
 from sads.errors import InvalidArgumentError, SadsError, describe_failure
 from sads.files import tensor_digest
+from sads.samples import check_values
 from sads.schedule import Schedule
 
 KINDS = ("zero", "gaussian", "forward")  # names of our own probes
@@ -108,11 +109,12 @@ class ForwardProbe(Probe):
     images: Tensor  # (N, *shape)
 
     def __post_init__(self) -> None:
-        if self.images.ndim < 2 or len(self.images) == 0 or not self.images.isfinite().all():
+        if self.images.ndim < 2:
             raise InvalidArgumentError(
-                "a forward probe needs finite images of shape (N, channels, ...) with N >= 1, "
-                f"got a tensor of shape {tuple(self.images.shape)}"
+                "a forward probe needs images of shape (N, channels, ...), got a tensor of shape "
+                f"{tuple(self.images.shape)}"
             )
+        check_values(self.images, "the images of a forward probe")
 
     def draw(
         self, shape: tuple[int, ...], level: int, schedule: Schedule, rng: np.random.Generator

@@ -18,7 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from sads.arguments import as_tensor, check_count
+from sads.arguments import check_count
 from sads.checked import checked
 from sads.diffusion.checkpoints import TrainingState, load_checkpoint, save_checkpoint
 from sads.diffusion.clipping import range_of
@@ -31,6 +31,7 @@ from sads.errors import CheckpointError, DataError, DivergedError
 from sads.families import ScoreFamily, as_family
 from sads.files import tensor_digest
 from sads.geometry.memory import check_evaluation
+from sads.samples import as_samples, check_values
 from sads.seeds import derive_seed, seed_torch, seeded, torch_stream
 from sads.table1 import RANK_ONE
 from sads.threads import worker_pool
@@ -281,24 +282,13 @@ def new_state(family: ScoreFamily, options: TrainingOptions, device: torch.devic
 def check_data(family: ScoreFamily, x: Tensor, batch_size: int) -> Tensor:
     """The samples in float32, or an error, with what to do, if they are not fit for this family."""
     family.check_trainable()
-    x = as_tensor(x, "the data")
-    if not x.is_floating_point():
-        raise DataError(
-            f"the data are whole numbers ({x.dtype}), networks are trained on real ones: scale "
-            "images from 0 to 255 to [-1, 1] with x / 127.5 - 1, or read them by sads.load_images"
-        )
+    x = as_samples(x, "the data", family.shape)
+    check_values(x, "the data")
     x = x.float()
-    if tuple(x.shape[1:]) != tuple(family.shape):
-        raise DataError(
-            f"the data has shape {tuple(x.shape)}, the family takes (N, "
-            f"{', '.join(map(str, family.shape))}): resize the data or change the family's shape"
-        )
     if len(x) < batch_size:
         raise DataError(
             f"{len(x)} samples are fewer than a batch of {batch_size}; lower the batch size"
         )
-    if not x.isfinite().all():
-        raise DataError("the data has NaN or infinite entries; clean it before training")
     if len(x) == 1:
         raise DataError("the data is a single sample, there is nothing to learn: give more of them")
     if not (x != x[:1]).any():

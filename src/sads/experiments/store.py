@@ -459,7 +459,7 @@ def check_geometry(spec: GeometrySpec, geometry: Geometry) -> None:
         f"it is of {plain(provenance.family)}, not of {family}": plain(provenance.family) != family,
         f"it was probed by {plain(provenance.probe)}": provenance.probe.get("name") != "zero",
         "its estimate was interrupted": provenance.interrupted,
-        f"it holds {count:,} networks, not {spec.num_networks:,}": sampled
+        f"it holds {counted(count, 'network')}, not {spec.num_networks:,}": sampled
         and count != spec.num_networks,
         f"it holds other networks than the first of seed {spec.seed}": sampled
         and (drawn != whole or ends[-1] != spec.num_networks),

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from sads.arguments import as_path, as_tensor, check_count, check_number, check_type
 from sads.checked import checked
-from sads.errors import GeometryFileError, InvalidArgumentError, MergeError
+from sads.errors import GeometryFileError, InvalidArgumentError, MergeError, counted
 from sads.estimates import (
     MIN_BATCHES,
     Estimate,
@@ -36,6 +36,7 @@ from sads.geometry.lift import Lift
 from sads.geometry.matrixfree.geometry import MatrixFree
 from sads.geometry.response import same_response
 from sads.markup import card, facts
+from sads.samples import as_samples
 from sads.schedule import Schedule
 from sads.shapes import checked_shape, format_shape
 from sads.tensorfile import Pieces, TensorFile, write_tensors
@@ -119,7 +120,7 @@ class Geometry:
         name = f"{self.provenance.family.get('name', 'unnamed')} {format_shape(self.shape)}"
         if self.exact:
             return f"Geometry({name}, exact)"
-        return f"Geometry({name}, {self.num_networks:,} networks, {self.estimator})"
+        return f"Geometry({name}, {counted(self.num_networks, 'network')}, {self.estimator})"
 
     def _repr_html_(self) -> str:
         """As a notebook shows it."""
@@ -169,7 +170,7 @@ class Geometry:
             name = f"{name}/{options['patch_size']}"
         if options.get("resample", "nearest") != "nearest":
             name = f"{name} ({options['resample']})"
-        size = "exact" if self.exact else f"{self.num_networks:,} networks"
+        size = "exact" if self.exact else counted(self.num_networks, "network")
         return f"{name} {format_shape(self.shape)}, {size}"
 
     @property
@@ -317,15 +318,10 @@ class Geometry:
 
         Not normalised: for unit vectors this is what the Markov bound compares.
         """
-        rows = as_tensor(rows, "directions")
-        flat = rows.reshape(len(rows), -1) if rows.ndim > 1 and len(rows) else rows
-        fits = flat.ndim == 2 and flat.shape[1] == self.dimension
-        if not fits or not flat.isfinite().all():
-            raise InvalidArgumentError(
-                f"directions of this geometry have {self.dimension} finite entries each "
-                f"(shape {format_shape(self.shape)}), got a tensor of {tuple(rows.shape)}"
-            )
-        return self._positive(self.moments.quadratic(flat))
+        rows = as_samples(rows, "directions", self.shape, flat=True)
+        if not rows.isfinite().all():
+            raise InvalidArgumentError("directions have finite entries, got NaN or infinity")
+        return self._positive(self.moments.quadratic(rows.reshape(len(rows), self.dimension)))
 
     @checked
     def basis_energies(self, name: str) -> Estimates:
@@ -360,7 +356,7 @@ class Geometry:
     @checked
     def energy(self, v: Tensor) -> Estimate:
         """`v^T G v` with its standard error, for one `v` of shape (D,) or `shape`."""
-        return self.quadratic(as_tensor(v, "the direction").reshape(1, -1))[0]
+        return self.quadratic(as_tensor(v, "the direction")[None])[0]
 
     def whitened_error(self) -> float:
         """Expected error in units of the geometry, `|L^-1 (G - truth) L^-T|_F / sqrt(D)`.

@@ -34,8 +34,8 @@ from torch import Tensor
 from sads.arguments import check_type
 from sads.checked import checked
 from sads.environment import check_memory, gigabytes, used_memory, versions
-from sads.errors import InvalidArgumentError, UndefinedGeometryError
-from sads.estimates import Estimate, Estimates
+from sads.errors import UndefinedGeometryError
+from sads.estimates import Estimate, Estimates, format_error
 from sads.files import tensor_digest
 from sads.geometry.eigenbasis import EQUAL
 from sads.geometry.result import Geometry
@@ -46,9 +46,9 @@ from sads.rotations.rotation import (
     Rotation,
     RotationProvenance,
     chunks,
-    flatten,
     working_type,
 )
+from sads.samples import as_samples, check_values
 from sads.seeds import torch_stream
 
 NUM_PARTS = 10  # of the directions, for the shares of energy
@@ -102,8 +102,8 @@ class Alignment:
         return {
             "samples": f"{self.num_samples:,}",
             "alpha": str(self.alpha),
-            "  from the data": f"± {self.data_error:.2g}",
-            "  from the geometry": f"± {self.geometry_error:.2g}",
+            "  from the data": f"± {format_error(self.data_error)}",
+            "  from the geometry": f"± {format_error(self.geometry_error)}",
             **self._extremes(),
         }
 
@@ -115,7 +115,7 @@ class Alignment:
             "  on held-out samples": str(self.held_out_minimum),
             "maximum": str(self.maximum),
             "  on held-out samples ": str(self.held_out_maximum),
-            "share": f"{self.share.value:.3%} ± {self.share.error:.2%}",
+            "share": f"{self.share.value:.3%} ± {format_error(self.share.error, '.2%')}",
         }
 
 
@@ -463,13 +463,12 @@ def inner_products(geometry: Geometry, moments: Sequence[Tensor]) -> Tensor:
     return torch.stack([torch.stack([(f * m).sum() for m in moments]) for f in geometry.factors])
 
 
-def as_rows(geometry: Geometry, x: Tensor) -> Tensor:
+def as_rows(geometry: Geometry, x: Tensor, what: str = "the data") -> Tensor:
     """Data or directions, (N, *shape) or (N, D), as (N, D) and checked against a geometry."""
     check_defined(geometry)
-    rows = flatten(x, geometry.shape, geometry.dimension)
-    if not all(c.isfinite().all() for c in chunks(rows, rows.dtype)):
-        raise InvalidArgumentError("the data hold NaN or infinity; remove or mend those samples")
-    return rows
+    x = as_samples(x, what, geometry.shape, flat=True)
+    check_values(x, what)
+    return x.flatten(1)
 
 
 def check_defined(geometry: Geometry) -> None:

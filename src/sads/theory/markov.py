@@ -65,7 +65,7 @@ def markov_bound(
     check_defined(geometry)
     if tuple(directions.shape) in (geometry.shape, (geometry.dimension,)):
         directions = directions[None]
-    rows = as_rows(geometry, directions.double())
+    rows = as_rows(geometry, directions.double(), "the directions")
     lengths = rows.norm(dim=1)
     if not (lengths > 0).all():
         raise InvalidArgumentError(

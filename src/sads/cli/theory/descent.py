@@ -170,7 +170,7 @@ def _trained(
     """The losses of such networks as were trained on data: `mnist_10k.npz` are `mnist`."""
     import sads
     from sads.experiments.records import losses_by_rotation, trained_families
-    from sads.files import plain
+    from sads.families import is_same_network
 
     name = Path(images.partition(":")[0]).stem.partition("_")[0]
     families = trained_families(archive.records.values(), name, network.shape)
@@ -184,13 +184,12 @@ def _trained(
         said = network.provenance.family
     else:
         said = network.describe()
-    called, options = said.get("name"), plain(said.get("options", {}))
     for family, records in families.items():
-        if (family.name, plain(dict(family.options))) == (called, options):
+        if is_same_network(said, family.build().describe()):
             return losses_by_rotation(records)
     raise InvalidArgumentError(
-        f"{printable(archive.folder)} has no {printable(called)} of these options that was "
-        f"trained on {name!r}; it has those of: {'; '.join(f.arguments for f in families)}"
+        f"{printable(archive.folder)} has no {printable(said.get('name'))} of these options that "
+        f"was trained on {name!r}; it has those of: {'; '.join(f.arguments for f in families)}"
     )
 
 
