@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 
 from torch import Tensor
 
+from sads.arguments import as_tensor
 from sads.checked import checked
 from sads.errors import InvalidArgumentError, counted
 from sads.experiments.standings import (
@@ -28,6 +29,7 @@ from sads.predictors.prospect import Plan, Prospect, Untrained
 from sads.predictors.registry import OUTCOMES, Prediction, find_predictors
 from sads.rotations.alignment import pair
 from sads.rotations.kinds import Kind
+from sads.shapes import format_shape
 from sads.tables import distinct
 
 WAYS = {"common": (SKIP, COMMON), "paper": (PAPER,)}  # by the word of `sads rank --practice`
@@ -107,6 +109,14 @@ def rank(
     networks = [replace(as_family(family), prediction="epsilon") for family in families]
     if not networks or not rotations:
         raise InvalidArgumentError("give at least one family and one rotation to rank")
+    x = as_tensor(x, "the data")
+    for family in networks:
+        family.check_trainable()  # before anything is estimated
+        if tuple(x.shape[1:]) != family.shape:
+            raise InvalidArgumentError(
+                f"the data have the shape {format_shape(x.shape[1:])}, {family.name} takes "
+                f"{format_shape(family.shape)}; give families for data of this shape"
+            )
     for name in rotations:
         Kind.parse(name)
     known = read_league() if league is None else league
