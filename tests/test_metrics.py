@@ -247,6 +247,7 @@ NAN[3, 0, 0, 0] = math.nan
     [
         (lambda: sads.sliced_wasserstein(X, NAN), "y has 1 of 10 samples with NaN"),
         (lambda: sads.sliced_wasserstein(X, X[:, :, :1]), r"\(1, 2, 2\) and \(1, 1, 2\)"),
+        (lambda: sads.sliced_wasserstein(X, X.double() * 1e200), r"y has values up to .*e\+200"),
         (lambda: sads.sliced_wasserstein(X[:0], X), "x has shape .* at least one sample"),
         (lambda: sads.sliced_wasserstein(X[:, 0, 0, 0], X), "x has shape"),
         (lambda: sads.sliced_wasserstein(X, X, num_projections=0), "num_projections must be"),

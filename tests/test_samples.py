@@ -86,6 +86,7 @@ def test_other_scales_are_refused(taker: str, x: Tensor, words: str) -> None:
 def test_advice_gives_the_right_order() -> None:
     with pytest.raises(SadsError, match=r"x.permute\(0, 3, 1, 2\)"):
         sads.alignment(geometry(), X.permute(0, 2, 3, 1))
+    assert sads.rotation(geometry(), X, "max").apply(X[:0]).shape == (0, *SHAPE)
     with pytest.raises(SadsError, match=r"a single sample is x\[None\]"):
         sads.alignment(geometry(), X[0])
 

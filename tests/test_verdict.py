@@ -216,6 +216,20 @@ def summary(name: str, *claims: Claim) -> Summary:
     return Summary(name, name, "laptop", (), "sads", claims, {}, (), (), {})
 
 
+@pytest.mark.parametrize(
+    ("number", "unit", "said"),
+    [
+        (1, "seeds with a subspace each", "1 seed with a subspace each"),
+        (1, "random rotations", "1 random rotation"),
+        (5, "seeds", "5 seeds"),
+        (4096, "networks", "4,096 networks"),
+        (0, "", ""),
+    ],
+)
+def test_units_are_counted_as_one_says_it(number, unit, said):
+    assert replace(claim(0.5), num_units=number, unit=unit).units == said
+
+
 def test_no_claim_is_tested_before_its_cells_are_finished():
     """Nor does the page find a word for it; what is wrong with the models is said first."""
     good = claim(0.001, text="first")

@@ -11,7 +11,7 @@ from sads.cli.options import AsJson, Seed, WithReport
 from sads.cli.printing import print_line, print_message, print_table, print_written, progress_bar
 from sads.cli.reading import read_cluster
 from sads.cli.report import REPORT, add_report
-from sads.errors import InvalidArgumentError
+from sads.errors import InvalidArgumentError, counted
 from sads.shapes import format_shape
 from sads.tables import Row
 
@@ -113,7 +113,7 @@ def atlas(
             if finished(out, one, count) is not None:
                 continue
             if not as_json:
-                print_message(f"{one.title}: {count} networks")
+                print_message(f"{one.title}: {counted(count, 'network')}")
             with progress_bar("networks", "error {:.1%}", quiet=as_json) as progress:
                 entry, _ = compute(
                     one,

@@ -39,7 +39,7 @@ from sads.cli.printing import (
 )
 from sads.cli.reading import read_dataset, read_family, read_probe
 from sads.cli.report import REPORT, add_report
-from sads.errors import InterruptedEstimate, InvalidArgumentError
+from sads.errors import InterruptedEstimate, InvalidArgumentError, counted
 from sads.estimates import Estimate
 from sads.shapes import format_shape
 
@@ -227,7 +227,7 @@ def geometry(
     print_summary(summary, partial(print_geometry, result), as_json)
     if result.provenance.interrupted:
         raise Interrupted(
-            f"kept the {result.num_networks:,} networks drawn so far; continue with: "
+            f"kept the {counted(result.num_networks, 'network')} drawn so far; continue with: "
             f"{command_line()}"
         )
 

@@ -33,7 +33,7 @@ from sads.diffusion.execution import fast_inference
 from sads.diffusion.model import ScoreModel, noise_from_output
 from sads.diffusion.sample import SAMPLERS, SamplingOptions, spread_levels
 from sads.diffusion.skip import fit_gaussian
-from sads.errors import DataError
+from sads.errors import DataError, counted
 from sads.estimates import Estimate, mean_estimate
 from sads.networks.gaussian import GaussianPart
 from sads.rotations.rotation import Rotation
@@ -136,11 +136,11 @@ def measure_anatomy(
             `geometry.directions().vectors` has them.
     """
     check_type(model, ScoreModel, "the model", "pass what sads.train or sads.load_model returns")
-    check_count("num_samples", num_samples)
+    check_count("num_samples", num_samples, 2)
     check_seed(seed)
     frame = frame_of(model, rotation)
-    seen = [_seen(model, frame, x) for x in (test[:num_samples], test if train is None else train)]
-    held_out, known = seen
+    tested = _seen(model, frame, test)
+    held_out, known = tested[:num_samples], tested if train is None else _seen(model, frame, train)
     gaussian = fit_gaussian(known)
     basis = gaussian.vectors  # (D, r)
     num_along = _num_along(gaussian)
@@ -239,7 +239,7 @@ def follow_sampler(
     abar = torch.tensor([1.0 if level < 0 else float(schedule.abar[level]) for level in after])
     clipped = "" if clipping is None else ", clipped"
     return Walk(
-        described=f"{options.sampler}, {options.steps:,} steps{clipped}",
+        described=f"{options.sampler}, {counted(options.steps, 'step')}{clipped}",
         levels=tuple(after),
         along=found[:, 0],
         off=found[:, 1],

@@ -43,7 +43,7 @@ class Summary:
     title: str
     scale: str
     panels: tuple[str, ...]
-    command: str
+    command: str  # that made it; several, a line each, if each made panels of its own
     claims: tuple[Claim, ...]
     columns: dict[str, str]  # titles of the table, by field
     table: tuple[dict[str, Any], ...]
@@ -198,7 +198,7 @@ def format_p(claim: Claim, value: float) -> str:
 
 def _section(summary: Summary) -> list[str]:
     lines = ["", f"## {summary.figure}: {summary.title} ({summary.scale})", ""]
-    lines += ["```sh", summary.command, "```", ""]
+    lines += ["```sh", *map(printable, summary.command.splitlines()), "```", ""]
     lines += [f"![{name}]({file})" for name, file in summary.pictures.items()]
     lines += ["", *(f"- {_escape(note)}" for note in summary.notes), ""]
     if summary.table:

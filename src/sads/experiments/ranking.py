@@ -10,8 +10,9 @@ from dataclasses import dataclass, field, replace
 
 from torch import Tensor
 
+from sads.arguments import as_tensor
 from sads.checked import checked
-from sads.errors import InvalidArgumentError
+from sads.errors import InvalidArgumentError, counted
 from sads.experiments.standings import (
     COMMON,
     NAMES,
@@ -28,6 +29,7 @@ from sads.predictors.prospect import Plan, Prospect, Untrained
 from sads.predictors.registry import OUTCOMES, Prediction, find_predictors
 from sads.rotations.alignment import pair
 from sads.rotations.kinds import Kind
+from sads.shapes import format_shape
 from sads.tables import distinct
 
 WAYS = {"common": (SKIP, COMMON), "paper": (PAPER,)}  # by the word of `sads rank --practice`
@@ -107,6 +109,14 @@ def rank(
     networks = [replace(as_family(family), prediction="epsilon") for family in families]
     if not networks or not rotations:
         raise InvalidArgumentError("give at least one family and one rotation to rank")
+    x = as_tensor(x, "the data")
+    for family in networks:
+        family.check_trainable()  # before anything is estimated
+        if tuple(x.shape[1:]) != family.shape:
+            raise InvalidArgumentError(
+                f"the data have the shape {format_shape(x.shape[1:])}, {family.name} takes "
+                f"{format_shape(family.shape)}; give families for data of this shape"
+            )
     for name in rotations:
         Kind.parse(name)
     known = read_league() if league is None else league
@@ -230,12 +240,14 @@ def _right_between(winner: Standing) -> bool:
 def describe_winner(winner: Standing) -> str:
     text = (
         f"{PRACTICES[winner.practice]}: ordered by {winner.predictor} (larger is {winner.sign}), "
-        f"which was right in {winner.right} of {winner.pairs} pairs of rotations of held-out data"
+        f"which was right in {winner.right} of {counted(winner.pairs, 'pair')} of rotations of "
+        "held-out data"
     )
     if winner.held_out is not None and winner.low is not None and winner.high is not None:
         text += f" (rank correlation {winner.held_out:.2f} [{winner.low:.2f}, {winner.high:.2f}])"
     if winner.pairs_between:
-        text += f", and in {winner.right_between} of {winner.pairs_between} pairs of architectures"
+        pairs = counted(winner.pairs_between, "pair")
+        text += f", and in {winner.right_between} of {pairs} of architectures"
     return text
 
 

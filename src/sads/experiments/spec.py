@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from sads.data.spec import DataSpec
-from sads.errors import InvalidArgumentError
+from sads.errors import InvalidArgumentError, counted
 from sads.families import ScoreFamily, family
 from sads.files import digest, plain
 from sads.from_json import DecodingError, decode
@@ -150,7 +150,7 @@ class Cell:
         end = self.training.iterations
         if at and (list(at) != sorted(set(at)) or at[0] < 1 or at[-1] != end):
             raise InvalidArgumentError(
-                f"evaluate_at must rise to the {end} updates of the training, got {at}"
+                f"evaluate_at must rise to the {counted(end, 'update')} of the training, got {at}"
             )
 
     @property

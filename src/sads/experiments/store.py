@@ -59,6 +59,7 @@ from sads.experiments.spec import Cell, GeometrySpec
 from sads.files import digest, file_digest, plain, replacing, to_json, write_json
 from sads.from_json import decode
 from sads.geometry.result import Geometry, load_geometry
+from sads.private_folder import NotPrivateError, cache_folder
 from sads.rotations.rotation import Rotation
 from sads.untrusted import first_line, read_json
 
@@ -349,7 +350,10 @@ class Store:
         if self.is_local:
             return Path(self._path("work"))
         name = digest(self.url.encode())[:12]
-        return Path.home() / ".cache" / "sads" / name
+        try:
+            return cache_folder() / name
+        except NotPrivateError as error:
+            raise StoreError(f"work on {printable(self.url)} has no place here: {error}") from error
 
     def _open(self) -> None:
         mark = self._path(MARK)
@@ -459,7 +463,7 @@ def check_geometry(spec: GeometrySpec, geometry: Geometry) -> None:
         f"it is of {plain(provenance.family)}, not of {family}": plain(provenance.family) != family,
         f"it was probed by {plain(provenance.probe)}": provenance.probe.get("name") != "zero",
         "its estimate was interrupted": provenance.interrupted,
-        f"it holds {count:,} networks, not {spec.num_networks:,}": sampled
+        f"it holds {counted(count, 'network')}, not {spec.num_networks:,}": sampled
         and count != spec.num_networks,
         f"it holds other networks than the first of seed {spec.seed}": sampled
         and (drawn != whole or ends[-1] != spec.num_networks),

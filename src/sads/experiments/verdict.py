@@ -23,6 +23,7 @@ gate, and claims behind a closed one need not be corrected for.
 import functools
 import itertools
 import math
+import re
 from collections.abc import Collection, Container, Hashable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
@@ -95,7 +96,10 @@ class Claim:
 
     @property
     def units(self) -> str:
-        return f"{self.num_units} {self.unit}" if self.unit else ""
+        if not self.unit:
+            return ""
+        one = re.sub(r"s\b", "", self.unit, count=1)  # "seed with a subspace each"
+        return counted(self.num_units, one, self.unit)
 
     @property
     def testable(self) -> bool:
@@ -244,6 +248,14 @@ def shared_correlation(x: Sequence[ArrayLike], y: Sequence[ArrayLike]) -> Interv
     values = [float(np.nan_to_num(_ranked(a)) @ _ranked(b)) for a, b in zip(x, y, strict=True)]
     num = np.size(x[0]) if len(values) else 0
     return fisher_interval(float(np.mean(values)) if values else math.nan, num)
+
+
+def means_by_unit(units: Iterable[Hashable], values: Iterable[float]) -> list[float]:
+    """The mean of the values of each unit: what is repeated in it is one member of a population."""
+    found: dict[Hashable, list[float]] = {}
+    for unit, value in zip(units, values, strict=True):
+        found.setdefault(unit, []).append(float(value))
+    return [float(np.mean(of_one)) for of_one in found.values()]
 
 
 def group_test(first: ArrayLike, second: ArrayLike, unit: str) -> Test:

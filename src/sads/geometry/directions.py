@@ -42,7 +42,7 @@ from torch import Tensor
 
 from sads.arguments import check_count, check_number, shown
 from sads.checked import checked
-from sads.errors import InvalidArgumentError
+from sads.errors import InvalidArgumentError, counted
 from sads.estimates import (
     Estimate,
     Estimates,
@@ -112,7 +112,7 @@ class Directions:
         return (
             f"Directions({format_shape(self.shape)}, {int(self.resolved.sum()):,} of "
             f"{len(self.values):,} resolved to {self.tolerance:g} rad, "
-            f"{len(self.clusters):,} clusters)"
+            f"{counted(len(self.clusters), 'cluster')})"
         )
 
     def _repr_html_(self) -> str:

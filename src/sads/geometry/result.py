@@ -4,7 +4,7 @@ import dataclasses
 import json
 import math
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,7 @@ from torch import Tensor
 
 from sads.arguments import as_path, as_tensor, check_count, check_number, check_type
 from sads.checked import checked
-from sads.errors import GeometryFileError, InvalidArgumentError, MergeError
+from sads.errors import GeometryFileError, InvalidArgumentError, MergeError, counted
 from sads.estimates import (
     MIN_BATCHES,
     Estimate,
@@ -34,6 +34,7 @@ from sads.geometry.directions import Directions
 from sads.geometry.ends import End
 from sads.geometry.lift import Lift
 from sads.geometry.matrixfree.geometry import MatrixFree
+from sads.geometry.response import same_response
 from sads.markup import card, facts
 from sads.samples import as_samples
 from sads.schedule import Schedule
@@ -119,7 +120,7 @@ class Geometry:
         name = f"{self.provenance.family.get('name', 'unnamed')} {format_shape(self.shape)}"
         if self.exact:
             return f"Geometry({name}, exact)"
-        return f"Geometry({name}, {self.num_networks:,} networks, {self.estimator})"
+        return f"Geometry({name}, {counted(self.num_networks, 'network')}, {self.estimator})"
 
     def _repr_html_(self) -> str:
         """As a notebook shows it."""
@@ -169,7 +170,7 @@ class Geometry:
             name = f"{name}/{options['patch_size']}"
         if options.get("resample", "nearest") != "nearest":
             name = f"{name} ({options['resample']})"
-        size = "exact" if self.exact else f"{self.num_networks:,} networks"
+        size = "exact" if self.exact else counted(self.num_networks, "network")
         return f"{name} {format_shape(self.shape)}, {size}"
 
     @property
@@ -436,14 +437,6 @@ def _read_counts(file: TensorFile) -> Tensor:
 def _both(a: float | None, b: float | None) -> float | None:
     """A sum, if both are known."""
     return None if a is None or b is None else a + b
-
-
-def same_response(a: Sequence[float], b: Sequence[float]) -> bool:
-    """May two estimates be of the same networks and the same probe?"""
-    pairs = zip(a, b, strict=False)
-    return len(a) == len(b) and all(
-        math.isclose(p, q, rel_tol=1e-2, abs_tol=1e-4) for p, q in pairs
-    )
 
 
 def _merge_two(a: Geometry, b: Geometry) -> Geometry:

@@ -35,6 +35,7 @@ from sads.seeds import seed_sequence
 from sads.table1 import PROJECTIONS_PER_DIMENSION
 from sads.threads import map_on_cores
 
+LARGEST_DOUBLE = 1e150  # above which squares of float64 overflow
 CHUNK_BYTES = 2**24  # of projected samples, in each thread: smaller ones slow the matrix product
 
 Array = NDArray[np.floating]
@@ -417,6 +418,12 @@ def _samples(x: Tensor, name: str) -> tuple[Tensor, torch.Size]:
             f"{name} has {bad} of {len(x)} samples with NaN or infinity: did the model diverge?"
         )
     x = x if x.is_floating_point() else x.float()
-    large = float(x.abs().max()) > LARGEST
-    dtype = torch.float64 if x.dtype == torch.float64 or large else torch.float32
+    largest = float(x.abs().max())
+    if largest > LARGEST_DOUBLE:
+        raise InvalidArgumentError(
+            f"{name} has values up to {largest:.3g}, whose squares are too large: did the model "
+            "diverge?"
+        )
+    double = x.dtype == torch.float64 or largest > LARGEST
+    dtype = torch.float64 if double else torch.float32
     return x.flatten(1).to(dtype).contiguous(), x.shape[1:]

@@ -118,7 +118,7 @@ class Rotation:
     def _map(self, x: Tensor, out: Tensor | None, rotate: Callable[[Tensor], Tensor]) -> Tensor:
         x = as_samples(x, "the data", self.shape, flat=True)
         check_floating(x, "the data")
-        rows = x.flatten(1)
+        rows = x.reshape(len(x), self._lift.dimension)
         if out is not None:
             check_type(out, Tensor, "out", "leave it out, or give x itself")
         result = torch.empty_like(x, memory_format=torch.contiguous_format) if out is None else out
@@ -127,7 +127,7 @@ class Rotation:
                 f"out has shape {tuple(result.shape)}, expected a contiguous tensor of "
                 f"{tuple(x.shape)}: leave it out, or give x itself"
             )
-        rotated = result.view(len(x), -1)
+        rotated = result.view(rows.shape)
         start = 0
         for chunk in chunks(rows, working_type(rows)):
             rotated[start : start + len(chunk)] = rotate(chunk).to(result)

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from sads.data.spec import DataSpec
+from sads.errors import counted
 from sads.estimates import Estimate
 from sads.experiments.figures.figure import Context, Figure, Outcome, note_cells, smoke
 from sads.experiments.figures.states import (
@@ -273,11 +274,13 @@ def plot_panel(
         axes.set_xlim(-0.5, len(rows) - 0.5)
         show_baselines(axes, lines)
         failed = sum(row.state != f"{row.seeds} trained" for row in rows)
-        title = f"{title_of(geometry)}; {seeds} seed{'s' * (seeds > 1)}"
+        title = f"{title_of(geometry)}; {counted(seeds, 'seed')}"
         if practice != PAPER:
             title += f"; {practice}"
         if failed:
-            title += f"\nof {failed} of {len(rows)} directions not all models are trained: "
+            title += (
+                f"\nof {failed} of {counted(len(rows), 'direction')} not all models are trained: "
+            )
             title += _worst_state(rows)
         axes.set_title(title, fontsize=10)
         right = axes.twinx()

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from torch import Tensor
 
+from sads.errors import counted
 from sads.estimates import Estimate, mean_estimate
 from sads.experiments.figures.figure import Context, Figure, Outcome
 from sads.experiments.figures.rotated_images import (
@@ -164,7 +165,7 @@ def plot_samples(
             place.set_title(text, fontsize=8.5)
         known = rows[0]
         picture.suptitle(
-            f"{name}: uncurated samples after {updates:,} updates; SW$_2$ of zeros "
+            f"{name}: uncurated samples after {counted(updates, 'update')}; SW$_2$ of zeros "
             f"{format_value(known.zeros)}, the mean {format_value(known.mean)}, real data "
             f"{format_value(known.real)}",
             fontsize=9.5,

@@ -16,6 +16,7 @@ from torch import Tensor
 from torch.nn.functional import normalize
 
 from sads.data.bases import basis
+from sads.errors import counted
 from sads.estimates import MIN_BATCHES, Estimate, Estimates, format_error
 from sads.experiments.figures.figure import Context, Figure, Outcome
 from sads.experiments.run import read_source
@@ -256,7 +257,7 @@ def judge_harmonics(frequencies: Tensor) -> Claim:
     return judge(
         "frequency increases as the eigenvalue decreases",
         f"rank correlation of an eigenvector's number and its mean frequency, first {count}, "
-        f"over {len(frequencies)} images: {correlation}",
+        f"over {counted(len(frequencies), 'image')}: {correlation}",
         sign_flip_test(row_correlations(range(count), frequencies), "images"),
         correlation,
     )

@@ -4,10 +4,10 @@ from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, S
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, TypeVar
 
-from sads.errors import InvalidArgumentError
+from sads.errors import InvalidArgumentError, counted
 from sads.experiments.missing_baselines import Known, with_baselines
 from sads.experiments.records import Record
-from sads.experiments.run import Sources, digest_images, get_geometry, read_source
+from sads.experiments.run import Sources, check_enough, digest_images, get_geometry, read_source
 from sads.experiments.spec import Cell, GeometrySpec
 from sads.experiments.store import Store
 from sads.experiments.verdict import Claim, untested
@@ -115,10 +115,13 @@ class Context:
         """The digest of the images of a name; of those of finished cells if none are given."""
         if (name, shape) not in self._digests:
             finished = None if self._is_given(name) else self._digest_of_finished(name, shape)
-            self._digests[name, shape] = finished or digest_images(
-                read_source(name, shape, self.sources)[0]
-            )
+            self._digests[name, shape] = finished or self._digest_of_given(name, shape)
         return self._digests[name, shape]
+
+    def _digest_of_given(self, name: str, shape: tuple[int, ...]) -> str:
+        images, _ = read_source(name, shape, self.sources)
+        check_enough(name, images)
+        return digest_images(images)
 
     def _is_given(self, name: str) -> bool:
         return name == "digits" or name in self.sources
@@ -208,12 +211,12 @@ def note_cells(records: Collection[Record], total: int, layers: str, panel: str 
     prefix = f"{panel}: " if panel else ""
     notes = []
     if len(records) < total:
-        notes.append(f"{prefix}{len(records)} of {total} cells are finished")
+        notes.append(f"{prefix}{len(records)} of {counted(total, 'cell')} are finished")
     broken = sum(record.last.finite_share < 1 for record in records)
     if broken:
         notes.append(
-            f"{prefix}in {broken} of {len(records)} cells some samples are not finite; distances "
-            "are those of the others"
+            f"{prefix}in {broken} of {counted(len(records), 'cell')} some samples are not finite; "
+            "distances are those of the others"
         )
     kinds = {
         kind: sum(r.cell.layers == kind for r in records)
