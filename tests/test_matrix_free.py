@@ -455,6 +455,7 @@ def test_numpy_data_are_measured(both):
     given, known = sads.alignment(measured, data), sads.alignment(dense, data)
     for name in ("alpha", "random"):
         assert math.isclose(getattr(given, name), getattr(known, name), rel_tol=1e-5)
+        assert math.isclose(getattr(given, name).error, getattr(known, name).error, rel_tol=1e-3)
     for name in ("data_error", "geometry_error"):
         assert math.isclose(getattr(given, name), getattr(known, name), rel_tol=1e-3)
     assert math.isnan(given.minimum)

@@ -34,7 +34,7 @@ from sads.experiments.figures.practice import arms
 from sads.experiments.page import Summary, describe_claim
 from sads.experiments.preregistration import find_registered
 from sads.experiments.records import Facts, Record
-from sads.experiments.reproduction import _drawing, refuse_to_lose, write_outcome
+from sads.experiments.reproduction import _commands, _drawing, refuse_to_lose, write_outcome
 from sads.experiments.spec import COMMON, PAPER, FamilySpec
 from sads.experiments.store import Store
 from sads.experiments.verdict import correct
@@ -185,6 +185,12 @@ class TestAFolderThatWasMadeBefore:
         images = f"mnist={tmp_path / 'mnist.npz'}"
         assert "mnist.npz" in refuse("fig6", "fig7", "--only", "dit-4,mnist", "--images", images)
 
+    @pytest.mark.parametrize(("name", "least"), [("mnist", 150), ("faces", 3)])
+    def test_images_must_be_enough(self, refuse, tmp_path, name, least):
+        np.savez(tmp_path / "few.npz", images=np.random.default_rng(0).random((2, 1, 14, 14)))
+        line = refuse("fig7", "--only", name, "--images", f"{name}={tmp_path / 'few.npz'}")
+        assert f"--images {name} has 2 images; give at least {least}, of which a third" in line
+
 
 class TestDrawnAgain:
     """With fewer panels, seeds or images than before: what is there stays."""
@@ -221,7 +227,7 @@ class TestDrawnAgain:
         """Finished cells are drawn without them, unless nobody knows of which images they are."""
         name, shape = "mnist", (1, 14, 14)
         images = tmp_path / "mnist.npz"
-        np.savez(images, images=np.random.default_rng(0).random((20, *shape[1:])))
+        np.savez(images, images=np.random.default_rng(0).random((150, *shape[1:])))
         given = replace(context, sources={name: str(images)}, only=(name,))
         cells = FIGURES["fig7"].cells(given)
         records = {cell.hash: replace(record(1.0, {20: 1.0}), cell=cell) for cell in cells}
@@ -237,6 +243,16 @@ class TestDrawnAgain:
         records[other.hash] = replace(record(1.0, {20: 1.0}), cell=other)
         with pytest.raises(OutputError, match=r"shows 3 cells that would be left out .mnist"):
             refuse_to_lose(FIGURES["fig7"], asking, tmp_path)
+
+    def test_commands(self):
+        """Whoever makes it anew needs them all, unless the last one asked for everything."""
+        cells = [SimpleNamespace(twin_hash=name) for name in "ab"]
+        done = [replace(record(1.0, {20: 1.0}), cell=cell) for cell in cells]
+        earlier = summary("fig7", command="first\nsecond")
+        assert _commands(None, "second", {"b"}, done) == "second"
+        assert _commands(earlier, "third", {"b"}, done) == "first\nsecond\nthird"
+        assert _commands(earlier, "first", {"b"}, done) == "first\nsecond"
+        assert _commands(earlier, "third", {"a", "b"}, done) == "third"
 
     def test_a_picture_that_cannot_be_written_changes_nothing(self, context, tmp_path):
         """The summary goes with the pictures that are there."""

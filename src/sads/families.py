@@ -175,6 +175,11 @@ class ScoreFamily:
                 f"the network returned {given} for an input of shape {expected}, expected a "
                 "tensor of the input's shape: change the shape or wrap the network"
             )
+        if not output.is_floating_point():
+            raise NetworkError(
+                f"the network returned numbers of type {str(output.dtype).removeprefix('torch.')}, "
+                "expected real floating-point ones: convert them at its end"
+            )
 
     def describe(self) -> dict[str, Any]:
         """What a `Description` holds, as JSON has it."""

@@ -43,7 +43,7 @@ class Summary:
     title: str
     scale: str
     panels: tuple[str, ...]
-    command: str
+    command: str  # that made it; several, a line each, if each made panels of its own
     claims: tuple[Claim, ...]
     columns: dict[str, str]  # titles of the table, by field
     table: tuple[dict[str, Any], ...]
@@ -198,7 +198,7 @@ def format_p(claim: Claim, value: float) -> str:
 
 def _section(summary: Summary) -> list[str]:
     lines = ["", f"## {summary.figure}: {summary.title} ({summary.scale})", ""]
-    lines += ["```sh", summary.command, "```", ""]
+    lines += ["```sh", *map(printable, summary.command.splitlines()), "```", ""]
     lines += [f"![{name}]({file})" for name, file in summary.pictures.items()]
     lines += ["", *(f"- {_escape(note)}" for note in summary.notes), ""]
     if summary.table:
@@ -210,11 +210,15 @@ def _section(summary: Summary) -> list[str]:
     return lines
 
 
-def show_cell(value: Any) -> str:
+def read_cell(value: Any) -> Any:
     """A cell of a table from its JSON: an object is an estimate."""
     if isinstance(value, list):
         raise DecodingError("a cell of a table is a number, a word or an estimate")
-    return format_value(decode(Estimate, value) if isinstance(value, dict) else value)
+    return decode(Estimate, value) if isinstance(value, dict) else value
+
+
+def show_cell(value: Any) -> str:
+    return format_value(read_cell(value))
 
 
 def _escape(text: str) -> str:

@@ -21,7 +21,9 @@ from sads.experiments.figures.figure import Context, Figure, Outcome, check_scal
 from sads.experiments.locks import folder_lock
 from sads.experiments.page import Summary, find_page, plain_rows
 from sads.experiments.preregistration import note_registration
+from sads.experiments.records import Record
 from sads.experiments.run import Sources
+from sads.experiments.spec import Cell
 from sads.experiments.store import MARK, Store
 from sads.experiments.sweep import RayCluster, Watch, connect, prepare_geometry, sweep
 from sads.files import check_folder, replacing
@@ -167,7 +169,7 @@ def make_figures(
                 watch=watch,
             )
         with observer.stage(f"{figure.name}: drawing"):
-            outcome, summary = _draw(figure, context, request.folder, command)
+            outcome, summary = _draw(figure, context, request.folder, command, cells)
         yield Made(
             figure=figure,
             outcome=outcome,
@@ -178,7 +180,9 @@ def make_figures(
         )
 
 
-def _draw(figure: Figure, context: Context, folder: Path, command: str) -> tuple[Outcome, Summary]:
+def _draw(
+    figure: Figure, context: Context, folder: Path, command: str, asked: Collection[Cell]
+) -> tuple[Outcome, Summary]:
     """Draw a figure and write it; again, if another process has meanwhile drawn other panels."""
     while True:
         earlier = Summary.load(folder, figure.name)
@@ -189,9 +193,19 @@ def _draw(figure: Figure, context: Context, folder: Path, command: str) -> tuple
             context.store.to_archive(done)
         older = note_registration([record.versions for record in done], figure.name)
         outcome = replace(outcome, notes=[*outcome.notes, *older])
+        commands = _commands(earlier, command, {cell.twin_hash for cell in asked}, done)
         with folder_lock(folder):
             if _shown(Summary.load(folder, figure.name)) == _shown(earlier):
-                return outcome, write_outcome(figure, outcome, folder, drawn, command)
+                return outcome, write_outcome(figure, outcome, folder, drawn, commands)
+
+
+def _commands(
+    earlier: Summary | None, command: str, asked: Collection[str], done: Collection[Record]
+) -> str:
+    """What made a figure: this command, after those before it if it did not ask for all cells."""
+    if earlier is None or all(record.cell.twin_hash in asked for record in done):
+        return command
+    return "\n".join(dict.fromkeys([*earlier.command.splitlines(), command]))
 
 
 def _shown(summary: Summary | None) -> object:
@@ -225,7 +239,7 @@ def refuse_to_lose(figure: Figure, context: Context, folder: Path) -> None:
         raise OutputError(
             f"{printable(folder / figure.name)}.json shows {counted(len(lost), 'cell')} that would "
             f"be left out ({printable(data)}); give what it was made with ("
-            f"{printable(earlier.command)}), or another --out"
+            f"{printable('; '.join(earlier.command.splitlines()))}), or another --out"
         )
 
 

@@ -4,7 +4,7 @@ import dataclasses
 import json
 import math
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -34,6 +34,7 @@ from sads.geometry.directions import Directions
 from sads.geometry.ends import End
 from sads.geometry.lift import Lift
 from sads.geometry.matrixfree.geometry import MatrixFree
+from sads.geometry.response import same_response
 from sads.markup import card, facts
 from sads.samples import as_samples
 from sads.schedule import Schedule
@@ -442,14 +443,6 @@ def _read_counts(file: TensorFile) -> Tensor:
 def _both(a: float | None, b: float | None) -> float | None:
     """A sum, if both are known."""
     return None if a is None or b is None else a + b
-
-
-def same_response(a: Sequence[float], b: Sequence[float]) -> bool:
-    """May two estimates be of the same networks and the same probe?"""
-    pairs = zip(a, b, strict=False)
-    return len(a) == len(b) and all(
-        math.isclose(p, q, rel_tol=1e-2, abs_tol=1e-4) for p, q in pairs
-    )
 
 
 def _merge_two(a: Geometry, b: Geometry) -> Geometry:

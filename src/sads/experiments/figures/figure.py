@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, TypeVar
 from sads.errors import InvalidArgumentError, counted
 from sads.experiments.missing_baselines import Known, with_baselines
 from sads.experiments.records import Record
-from sads.experiments.run import Sources, digest_images, get_geometry, read_source
+from sads.experiments.run import Sources, check_enough, digest_images, get_geometry, read_source
 from sads.experiments.spec import Cell, GeometrySpec
 from sads.experiments.store import Store
 from sads.experiments.verdict import Claim, untested
@@ -115,10 +115,13 @@ class Context:
         """The digest of the images of a name; of those of finished cells if none are given."""
         if (name, shape) not in self._digests:
             finished = None if self._is_given(name) else self._digest_of_finished(name, shape)
-            self._digests[name, shape] = finished or digest_images(
-                read_source(name, shape, self.sources)[0]
-            )
+            self._digests[name, shape] = finished or self._digest_of_given(name, shape)
         return self._digests[name, shape]
+
+    def _digest_of_given(self, name: str, shape: tuple[int, ...]) -> str:
+        images, _ = read_source(name, shape, self.sources)
+        check_enough(name, images)
+        return digest_images(images)
 
     def _is_given(self, name: str) -> bool:
         return name == "digits" or name in self.sources
