@@ -7,7 +7,8 @@ line prints it and exits with status 2.
 import os
 import sysconfig
 import traceback
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -61,6 +62,17 @@ def describe_failure(error: BaseException) -> str:
         return what
     inside = "" if frames[-1].name == "<module>" else f", in {frames[-1].name}"
     return f"{_shown(frames[-1].filename)}, line {frames[-1].lineno}{inside}: {what}"
+
+
+@contextmanager
+def evaluating_networks() -> Iterator[None]:
+    """What a user's network raises in the block is a `NetworkError` that says where."""
+    try:
+        yield
+    except SadsError:
+        raise
+    except (Exception, SystemExit) as error:
+        raise NetworkError(f"a network cannot be evaluated: {describe_failure(error)}") from error
 
 
 def _shown(filename: str) -> str:

@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from sads.errors import InvalidArgumentError, NonFiniteError
+from sads.errors import InvalidArgumentError, NonFiniteError, evaluating_networks
 from sads.families import ScoreFamily
 from sads.geometry.drawing import Initialiser
 from sads.geometry.eigenbasis import EQUAL
@@ -436,7 +436,7 @@ class MonteCarlo(Estimator):
 
     def rows(self, draws: Draws) -> Tensor:
         scores = []
-        with generators_kept(), torch.no_grad():
+        with generators_kept(), evaluating_networks(), torch.no_grad():
             for number, level, x in zip(draws.numbers, draws.levels, draws.x, strict=True):
                 seed_generators(int(numpy_stream(self.seed, 2, number).integers(2**63)))
                 network = self.family.build()

@@ -15,7 +15,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 aten = torch.ops.aten
 
-Sources = frozenset[str]
+Sources = frozenset[str]  # by name
 NOTHING: Sources = frozenset()
 READ = (aten._local_scalar_dense.default, aten.is_nonzero.default, aten.equal.default)
 READ_AT_ONCE = (Tensor.numpy, Tensor.tolist, Tensor.__array__)  # no operation, only a function
@@ -23,9 +23,15 @@ RANDOM = torch.Tag.nondeterministic_seeded
 
 
 class Flow:
-    """The sources of all memory that was seen."""
+    """The sources of all memory that was seen.
 
-    def __init__(self) -> None:
+    Args:
+        spreads: do numbers that were read go into all that is written afterwards? If not, only
+            `escaped` tells of them.
+    """
+
+    def __init__(self, spreads: bool = True) -> None:
+        self._spreads = spreads
         self.escaped = NOTHING  # of numbers that were read: of all that is written from now on
         self._sources: dict[int, Sources] = {}
         self._alive: list[UntypedStorage] = []  # so that no address is used twice
@@ -46,16 +52,16 @@ class Flow:
             whole: is that all of its memory?
         """
         new = NOTHING if source is None else frozenset({source})
-        self._write(tensor, self.escaped | new | (NOTHING if whole else self.of(tensor)))
+        self._write(tensor, self._everywhere | new | (NOTHING if whole else self.of(tensor)))
 
     def follow(self, func: Any, args: Any, kwargs: dict[str, Any], result: Any) -> None:
         """One operation was done."""
-        given = self.escaped.union(*map(self.of, tensors_in((args, kwargs))))
+        given = self._everywhere.union(*map(self.of, tensors_in((args, kwargs))))
         if RANDOM in func.tags:
             self._num_draws += 1
             given |= {f"draw {self._num_draws}"}
         if func in READ:
-            self.escaped = given
+            self.escaped |= given
         for tensor in tensors_in(result):
             self._write(tensor, given)
         if func._schema.is_mutable:
@@ -69,6 +75,10 @@ class Flow:
     def read(self, values: Any) -> None:
         """Numbers have left PyTorch."""
         self.escaped = self.escaped.union(*map(self.of, tensors_in(values)))
+
+    @property
+    def _everywhere(self) -> Sources:
+        return self.escaped if self._spreads else NOTHING
 
     def _write(self, tensor: Tensor, sources: Sources) -> None:
         address = _address(tensor)

@@ -4,7 +4,7 @@ import dataclasses
 import json
 import math
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -29,11 +29,12 @@ from sads.estimates import (
 from sads.families import Description
 from sads.files import opening, replacing
 from sads.from_json import decode_known
-from sads.geometry.dense import Dense
+from sads.geometry.dense import LARGEST, Dense
 from sads.geometry.directions import Directions
 from sads.geometry.ends import End
 from sads.geometry.lift import Lift
 from sads.geometry.matrixfree.geometry import MatrixFree
+from sads.geometry.response import same_response
 from sads.markup import card, facts
 from sads.samples import as_samples
 from sads.schedule import Schedule
@@ -337,12 +338,13 @@ class Geometry:
             )
         if isinstance(self.moments, MatrixFree):
             return self._positive(self.moments.basis_energies(name))
-        pixels = math.prod(self.shape[1:])
+        spatial = self.shape[1:] or (1,)
+        pixels = math.prod(spatial)
         parts = []
         for numbers in torch.arange(self.dimension).split(max(1, CHUNK // self.dimension)):
             rows = torch.zeros(len(numbers), self.shape[0], pixels, dtype=torch.float64)
             unit = torch.nn.functional.one_hot(numbers % pixels, pixels).double()
-            images = SYNTHESIS[name](unit.reshape(-1, *self.shape[1:]).numpy())
+            images = SYNTHESIS[name](unit.reshape(-1, *spatial).numpy())
             rows[torch.arange(len(rows)), numbers // pixels] = torch.from_numpy(images).flatten(1)
             parts.append(self.moments.quadratic(rows.flatten(1)))
         return self._positive(torch.cat(parts, dim=1))
@@ -381,6 +383,11 @@ class Geometry:
     def save(self, path: str | os.PathLike[str]) -> Path:
         """Write as safetensors, all at once or not at all."""
         path = as_path(path)
+        if not self.moments.largest <= LARGEST:
+            raise InvalidArgumentError(
+                f"this geometry has numbers up to {self.moments.largest:.2g}, a file holds those "
+                f"up to {LARGEST:g}; scale the networks or the data that were measured"
+            )
         tensors: dict[str, Tensor | Pieces] = {
             **self.moments.tensors(),
             "counts": self.counts,
@@ -436,14 +443,6 @@ def _read_counts(file: TensorFile) -> Tensor:
 def _both(a: float | None, b: float | None) -> float | None:
     """A sum, if both are known."""
     return None if a is None or b is None else a + b
-
-
-def same_response(a: Sequence[float], b: Sequence[float]) -> bool:
-    """May two estimates be of the same networks and the same probe?"""
-    pairs = zip(a, b, strict=False)
-    return len(a) == len(b) and all(
-        math.isclose(p, q, rel_tol=1e-2, abs_tol=1e-4) for p, q in pairs
-    )
 
 
 def _merge_two(a: Geometry, b: Geometry) -> Geometry:
