@@ -220,7 +220,7 @@ def test_files_of_other_versions_are_read(geometry: sads.Geometry, tmp_path: Pat
     said = json.loads(metadata["provenance"])
     older = "family fingerprint probe estimator readout response zero_readout symmetries notes "
     older += "versions tolerance interrupted draws seconds"  # those of version 0.1.0
-    assert set(said) == {*older.split(), "processor_seconds", "memory"}
+    assert set(said) == {*older.split(), "processor_seconds", "memory", "dtype"}
     assert said["draws"] == [[1, 0, 64]]
     assert said["symmetries"] == list(geometry.provenance.symmetries)
     metadata["provenance"] = json.dumps({**said, "phase of the moon": "full"})
