@@ -192,12 +192,15 @@ def _read_images(
         layout=layout,
     )
     images, statement = result.images, result.statement()
-    labels = None if result.skipped else load_labels(spec.source, len(images))
-    if labels is not None and len(labels) != len(images):
-        raise DataError(
-            f"{result.source} has {len(labels):,} labels for {len(images):,} images, expected one "
-            "for each: mend or remove them"
-        )
+    labels = None if result.skipped else load_labels(spec.source)
+    if labels is not None:
+        all_read = spec.which or num_samples is None or len(images) < num_samples
+        if len(labels) < len(images) or (all_read and len(labels) > len(images)):
+            raise DataError(
+                f"{result.source} has {len(labels):,} labels for {len(images):,} images, expected "
+                "one for each: mend or remove them"
+            )
+        labels = labels[: len(images)]
     if spec.which:
         index = _place(spec.which, len(images), spec.source, "images")
         images = images[index : index + 1]
