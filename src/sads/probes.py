@@ -191,8 +191,7 @@ class _Completed(Probe):
         said = self._own("describe", None)
         content = {"name": type(self._given).__qualname__} if said is None else said()
         try:
-            json.dumps(content, allow_nan=False)
-            content = dict(content)
+            content = dict(json.loads(json.dumps(content, allow_nan=False)))  # as a file has it
         except (TypeError, ValueError):
             raise InvalidArgumentError(
                 f"the probe describes itself as {shown(content)}, expected a mapping of names to "
