@@ -59,6 +59,7 @@ from sads.errors import (
     CheckpointError,
     DataError,
     GeometryFileError,
+    OutputError,
     RotationFileError,
     SadsError,
     StoreError,
@@ -77,7 +78,7 @@ from sads.report.alignment import AlignmentSource, alignment_section
 from sads.report.page import make_page
 from sads.rotations.alignment_file import Portrait, load_portrait
 from sads.table1 import Sampling, Training
-from sads.tensorfile import TensorFile
+from sads.tensorfile import Pieces, TensorFile, write_tensors
 from sads.unfinished import _digest
 from sads.untrusted import open_regular, parse_json, read_json
 
@@ -645,6 +646,27 @@ def test_what_is_left_of_a_killed_attempt_may_be_anything(valid: Place, tmp_path
 
 
 # ----------------------------------------------------------------- absurd claims, little memory
+
+
+def test_a_header_that_is_most_of_a_file_is_not_read(tmp_path: Path) -> None:
+    path = tmp_path / "sparse.safetensors"
+    path.write_bytes((1 << 32).to_bytes(8, "little"))
+    os.truncate(path, 8 + (1 << 32))
+    with pytest.raises(GeometryFileError, match="its header has 4,294,967,296 bytes"):
+        sads.load_geometry(path)
+
+
+def test_a_key_that_is_there_twice_is_found_at_once() -> None:
+    keys = [f'"{i:x}":0' for i in range(100_000)]
+    with pytest.raises(ValueError, match="'1869f' is there twice"):
+        parse_json("{" + ",".join([*keys, keys[-1]]) + "}")
+
+
+def test_more_tensors_than_a_header_holds_are_not_written(tmp_path: Path) -> None:
+    nothing = Pieces("float32", (0,), tuple)
+    tensors = {f"{i:0100d}": nothing for i in range(60_000)}
+    with pytest.raises(OutputError, match="60,001 tensors are more than"):
+        write_tensors(tmp_path / "many.safetensors", tensors, {})
 
 
 def claims() -> dict[str, tuple[str, Callable[[Place], bytes]]]:

@@ -1,6 +1,7 @@
 """Reports: what is in the file, and what a browser makes of it."""
 
 import base64
+import csv
 import io
 import json
 import re
@@ -386,10 +387,13 @@ def test_comparison_numbers(
     content = json.loads(seen.page.locator("#data").text_content())
     compared = next(part for part in content if part["kind"] == "comparison")
     pair = compared["pairs"][0]
-    ours, theirs = (g.directions().preferred(5).reshape(5, -1).numpy() for g in (geometry, dit))
-    projectors = [rows.T @ rows for rows in (ours, theirs)]
-    shared = np.trace(projectors[0] @ projectors[1]) / 5
-    assert pair["ends"]["preferred"][pair["sizes"].index(5)]["shared"] == pytest.approx(shared)
+    ends = dict(zip(pair["sizes"], pair["ends"]["preferred"], strict=True))
+    known = {k: end["shared"] for k, end in ends.items() if end["shared"] is not None}
+    assert len(known) > 1
+    for k, said in known.items():
+        ours, theirs = (g.directions().preferred(k).reshape(k, -1).numpy() for g in (geometry, dit))
+        projectors = [rows.T @ rows for rows in (ours, theirs)]
+        assert said == pytest.approx(np.trace(projectors[0] @ projectors[1]) / k)
     cosines = np.abs(
         geometry.directions().vectors.flatten(1) @ dit.directions().vectors.flatten(1).T
     )
@@ -576,6 +580,26 @@ def test_claims_are_filtered_and_sorted(visit: Visit, pages: dict[str, Path]) ->
         ]
         assert shown == sorted(shown, reverse=order == "descending")
     seen.check_quiet()
+
+
+def test_tables_are_saved_as_numbers(visit: Visit, pages: dict[str, Path]) -> None:
+    """In full, errors in columns of their own, as the files of the figures have them."""
+    page = visit(pages["paper"]).page
+    with page.expect_download() as waiting:
+        page.locator("[data-table-csv='fig6-table']").click()
+    rows = list(csv.DictReader(waiting.value.path().read_text().splitlines()))
+    said = json.loads((LAPTOP / "fig6.json").read_text())
+    shown = dict(said["columns"])
+    assert len(rows) == len(said["table"])
+    for row, known in zip(rows, said["table"], strict=True):
+        for name, title in shown.items():
+            value = known.get(name)
+            if isinstance(value, dict):
+                assert float(row[title]) == value["value"]
+                assert row[f"{title} error"] == "" or value["error"] is not None
+                assert float(row[f"{title} error"] or 0) == (value["error"] or 0)
+            elif isinstance(value, float):
+                assert float(row[title]) == value
 
 
 def test_the_cells_behind_a_figure(visit: Visit, tmp_path: Path) -> None:

@@ -80,6 +80,8 @@ class TensorFile(Mapping[str, "Tensor"]):
         length = int.from_bytes(file.read(8), "little")
         if size < 8 or length > size - 8:
             raise ValueError("it ends before its header does")
+        if length > HEADER_BYTES:  # before it is read
+            raise ValueError(f"it says that its header has {length:,} bytes")
         header = parse_json(file.read(length), HEADER_BYTES)
         if not isinstance(header, dict):
             raise ValueError("its header is of another kind")
@@ -172,6 +174,11 @@ def write_tensors(
         header[name] = {"dtype": code, "shape": shape, "data_offsets": [start, end]}
     text = json.dumps(header).encode()
     text += b" " * (-len(text) % 8)
+    if len(text) > HEADER_BYTES:
+        raise OutputError(
+            f"{len(header):,} tensors are more than our files hold: their header would have "
+            f"{len(text):,} bytes; join some of them"
+        )
     with open(path, "wb") as file:
         file.write(len(text).to_bytes(8, "little"))
         file.write(text)

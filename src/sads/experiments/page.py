@@ -210,11 +210,15 @@ def _section(summary: Summary) -> list[str]:
     return lines
 
 
-def show_cell(value: Any) -> str:
+def read_cell(value: Any) -> Any:
     """A cell of a table from its JSON: an object is an estimate."""
     if isinstance(value, list):
         raise DecodingError("a cell of a table is a number, a word or an estimate")
-    return format_value(decode(Estimate, value) if isinstance(value, dict) else value)
+    return decode(Estimate, value) if isinstance(value, dict) else value
+
+
+def show_cell(value: Any) -> str:
+    return format_value(read_cell(value))
 
 
 def _escape(text: str) -> str:

@@ -59,6 +59,7 @@ from sads.experiments.spec import Cell, GeometrySpec
 from sads.files import digest, file_digest, plain, replacing, to_json, write_json
 from sads.from_json import decode
 from sads.geometry.result import Geometry, load_geometry
+from sads.private_folder import NotPrivateError, cache_folder
 from sads.rotations.rotation import Rotation
 from sads.untrusted import first_line, read_json
 
@@ -349,7 +350,10 @@ class Store:
         if self.is_local:
             return Path(self._path("work"))
         name = digest(self.url.encode())[:12]
-        return Path.home() / ".cache" / "sads" / name
+        try:
+            return cache_folder() / name
+        except NotPrivateError as error:
+            raise StoreError(f"work on {printable(self.url)} has no place here: {error}") from error
 
     def _open(self) -> None:
         mark = self._path(MARK)

@@ -38,6 +38,7 @@ from sads.errors import UndefinedGeometryError
 from sads.estimates import Estimate, Estimates, format_error
 from sads.files import tensor_digest
 from sads.geometry.eigenbasis import EQUAL
+from sads.geometry.matrixfree.geometry import MatrixFree
 from sads.geometry.result import Geometry
 from sads.markup import card, facts
 from sads.rotations.kinds import Kind, Middle, random_axes
@@ -247,8 +248,14 @@ class Pairing:
         alpha, data_error, geometry_error = self._measured_alpha()
         norms = torch.cat([c.square().sum(dim=1) for c in chunks(self.rows)])
         unknown = Estimate(math.nan, math.inf)
+        moments = self.geometry.moments
+        assert isinstance(moments, MatrixFree)
+        values = moments.basis_energies("canonical").mean(dim=1)  # (K,) tr(G_k) / D
         mean_value = self.geometry.trace / self.geometry.dimension
-        random_error = mean_value * float(_sample_errors(norms[:, None]))
+        random_error = math.hypot(
+            mean_value * float(_sample_errors(norms[:, None])),
+            float(norms.mean() * self.geometry.batch_errors(values[:, None])),
+        )
         return Alignment(
             alpha=Estimate(alpha, math.hypot(data_error, geometry_error)),
             minimum=unknown,

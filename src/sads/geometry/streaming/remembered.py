@@ -45,8 +45,8 @@ def key_of(parts: Mapping[str, Any]) -> str:
 
 def recall(key: str, response: tuple[float, ...]) -> Findings | None:
     """What is known of a network that gives these numbers; None if nothing is."""
-    folder = cache_folder()
     try:
+        folder = cache_folder()
         with private_folder(folder) as opened:
             found = decode_known(Findings, parse_json(read_private(opened, folder, _name(key))))
     except UNREADABLE:
