@@ -6,13 +6,15 @@ from torch import Tensor
 from sads.arguments import check_count
 from sads.checked import checked
 from sads.errors import InvalidArgumentError
+from sads.scales import moderate_rows
 
 MOST_COLUMNS = 30_000  # of a dense matrix: 7 GB
 
 
 def unit(v: Tensor) -> Tensor:
     """`v / |v|` as a flat float64 vector; a direction of zero length has none."""
-    flat = v.double().flatten()
+    flat = v.detach().double().flatten()
+    flat = moderate_rows(flat[None])[0]
     length = flat.norm()
     if not flat.isfinite().all() or not length > 0:
         raise InvalidArgumentError(

@@ -19,6 +19,7 @@ from sads.errors import InvalidArgumentError
 from sads.estimates import Estimate, Estimates, batch_mean, positive_errors
 from sads.geometry.result import Geometry
 from sads.rotations.alignment import as_rows, check_defined, inner_products
+from sads.scales import moderate_rows
 
 RANK = 1e-10  # singular values below this share of the largest are 0
 
@@ -65,7 +66,7 @@ def markov_bound(
     check_defined(geometry)
     if tuple(directions.shape) in (geometry.shape, (geometry.dimension,)):
         directions = directions[None]
-    rows = as_rows(geometry, directions.double())
+    rows = moderate_rows(as_rows(geometry, directions.double()))
     lengths = rows.norm(dim=1)
     if not (lengths > 0).all():
         raise InvalidArgumentError(
