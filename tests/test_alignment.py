@@ -490,3 +490,13 @@ def test_files_of_rotations_written_before_estimates_are_read(tmp_path):
     save_file(tensors, tmp_path / "old.safetensors", metadata)
     old = sads.load_rotation(tmp_path / "old.safetensors")
     assert (old.alpha.value, old.alpha.error) == (1.5, 0.25)
+
+
+def test_what_is_not_known_is_said_so():
+    """An error of a single sample is a question mark, and no share is `nan%`."""
+    family = sads.family("cnn", shape=(1, 4, 4), channels=4, depth=1)
+    found = sads.alignment(sads.estimate_geometry(family, 16), torch.ones(1, 1, 4, 4)).describe()
+    assert found["  from the data"] == "± ?"
+    assert found["share"].endswith("± ?")
+    everywhere = sads.estimate_geometry(sads.family("mlp", shape=(1, 4)), 16)
+    assert "alike" in sads.alignment(everywhere, torch.randn(20, 1, 4)).describe()["share"]

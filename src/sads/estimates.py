@@ -62,11 +62,7 @@ class Estimate(float):
         """Four digits, with two of the error, or `?` for it; six digits if the number is exact."""
         if self.error == 0:
             return f"{self.value:.6g}"
-        if self.error == math.inf:
-            return f"{self.value:.4g} ± ?"
-        if not math.isfinite(self.error):
-            return f"{self.value:.4g}"
-        return f"{self.value:.4g} ± {self.error:.2g}"
+        return f"{self.value:.4g} {error_text(self.error)}".rstrip()
 
     def _repr_html_(self) -> str:
         """As a notebook shows it."""
@@ -77,6 +73,17 @@ class Estimate(float):
 
     def __reduce__(self) -> tuple[Any, ...]:
         return Estimate, (self.value, self.error)
+
+
+def error_text(error: float, form: str = ".2g") -> str:
+    """An error for people, in some form; `?` stands for one of which nothing is known.
+
+    >>> error_text(0.01), error_text(0.01, ".1%"), error_text(math.inf), error_text(math.nan)
+    ('± 0.01', '± 1.0%', '± ?', '')
+    """
+    if math.isnan(error):
+        return ""
+    return "± ?" if math.isinf(error) else f"± {error:{form}}"
 
 
 @dataclass(frozen=True, eq=False)

@@ -35,7 +35,7 @@ from sads.cli.printing import (
 from sads.cli.reading import OF_A_FILE, announce, estimate, read_dataset, read_family
 from sads.cli.report import REPORT, add_report
 from sads.errors import InvalidArgumentError
-from sads.estimates import Estimate
+from sads.estimates import Estimate, error_text
 from sads.tables import Row, titled
 
 if TYPE_CHECKING:
@@ -259,7 +259,7 @@ def print_alignment(summary: AlignmentSummary) -> None:
     if summary.tenths:
         print_table(
             [
-                Tenth(name, f"{share.value:.2%} ± {share.error:.2%}")
+                Tenth(name, f"{share.value:.2%} {error_text(share.error, '.2%')}")
                 for name, share in zip(TENTHS, summary.tenths, strict=True)
             ]
         )

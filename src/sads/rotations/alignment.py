@@ -35,7 +35,7 @@ from sads.arguments import check_type
 from sads.checked import checked
 from sads.environment import check_memory, gigabytes, used_memory, versions
 from sads.errors import InvalidArgumentError, UndefinedGeometryError
-from sads.estimates import Estimate, Estimates
+from sads.estimates import Estimate, Estimates, error_text
 from sads.files import tensor_digest
 from sads.geometry.eigenbasis import EQUAL
 from sads.geometry.result import Geometry
@@ -93,6 +93,13 @@ class Alignment:
             "on held-out ones; give ten samples for each coordinate if you can"
         )
 
+    @property
+    def place(self) -> str:
+        """Where alpha stands, in words."""
+        if math.isnan(self.share):
+            return "all rotations are alike"
+        return f"{self.share:.1%} of the way from least to most aligned"
+
     def _repr_html_(self) -> str:
         """As a notebook shows it."""
         return card("Alignment", facts(self.describe()))
@@ -102,8 +109,8 @@ class Alignment:
         return {
             "samples": f"{self.num_samples:,}",
             "alpha": str(self.alpha),
-            "  from the data": f"± {self.data_error:.2g}",
-            "  from the geometry": f"± {self.geometry_error:.2g}",
+            "  from the data": error_text(self.data_error),
+            "  from the geometry": error_text(self.geometry_error),
             **self._extremes(),
         }
 
@@ -115,8 +122,13 @@ class Alignment:
             "  on held-out samples": str(self.held_out_minimum),
             "maximum": str(self.maximum),
             "  on held-out samples ": str(self.held_out_maximum),
-            "share": f"{self.share.value:.3%} ± {self.share.error:.2%}",
+            "share": self._share(),
         }
+
+    def _share(self) -> str:
+        if math.isnan(self.share):
+            return "none: all rotations are alike"
+        return f"{self.share.value:.3%} {error_text(self.share.error, '.2%')}"
 
 
 @dataclass(frozen=True, eq=False)
