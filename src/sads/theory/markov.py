@@ -19,7 +19,7 @@ from sads.errors import InvalidArgumentError
 from sads.estimates import Estimate, Estimates, batch_mean, positive_errors
 from sads.geometry.result import Geometry
 from sads.rotations.alignment import as_rows, check_defined, inner_products
-from sads.scales import moderate_rows
+from sads.scales import LEAST, MOST, moderate_rows
 
 RANK = 1e-10  # singular values below this share of the largest are 0
 
@@ -75,8 +75,10 @@ def markov_bound(
         )
     if threshold is None:
         threshold = 3 * math.sqrt(geometry.trace / geometry.dimension)
-    if not 0 < threshold < math.inf:
-        raise InvalidArgumentError(f"the threshold is a number above 0, got {threshold}")
+    if not LEAST <= threshold <= MOST:
+        raise InvalidArgumentError(
+            f"the threshold is a number above 0 ({LEAST:g} to {MOST:g}), got {threshold:g}"
+        )
     rows = rows / lengths[:, None]
     return MarkovBound(
         threshold=threshold, energies=geometry.quadratic(rows), _geometry=geometry, _rows=rows
