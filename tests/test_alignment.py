@@ -1,7 +1,9 @@
 """Theorem 2: against dense matrices, random rotations, and resampling."""
 
+import json
 import math
 import sys
+from pathlib import Path
 
 import pytest
 import torch
@@ -11,8 +13,13 @@ from hypothesis import strategies as st
 import sads
 from cases import one_set_up
 from sads.errors import InvalidArgumentError, RotationFileError, UndefinedGeometryError
+from sads.files import to_json
+from sads.from_json import decode, infinite_again
 from sads.geometry.lift import Lift
 from sads.geometry.result import Geometry, Provenance
+from sads.rotations.alignment import Alignment
+from sads.rotations.alignment_file import Portrait, load_portrait
+from sads.rotations.kinds import Kind
 
 PROVENANCE = Provenance({"name": "made", "options": {}}, "exact")
 SPECTRA = {
@@ -255,12 +262,49 @@ def test_spectrum_adds_up_to_the_energy_and_to_alpha():
 
 @pytest.mark.parametrize(
     "kind",
-    ["random", "random:-1", "random:x", "share:1.1", "share:", "min:1", "partial:nan", "Min", ""],
+    [
+        "random",
+        "random:-1",
+        "random:x",
+        f"random:{2**64}",
+        "share:1.1",
+        "share:",
+        "min:1",
+        "partial:nan",
+        "Min",
+        "",
+    ],
 )
 def test_unknown_rotations_are_refused_in_one_line(kind):
     with pytest.raises(InvalidArgumentError, match=r"unknown rotation .* choose min, max") as error:
         sads.rotation(made([2.0, 1.0]), torch.eye(2), kind)
     assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "number"),
+    [
+        ("Min", 0),
+        ("min", 0.5),
+        ("share", 1.5),
+        ("share", math.nan),
+        ("random", 0.5),
+        ("random", -1),
+    ],
+)
+def test_kinds_are_checked_when_they_are_made(name, number):
+    with pytest.raises(InvalidArgumentError):
+        Kind(name, number)
+
+
+def test_every_bit_of_a_seed_counts():
+    """PyTorch's generators look at 32 of them."""
+    geometry, x = made([2.0, 1.0]), samples([4.0, 3.0])
+    seeds = (5, 5 + 2**32, 5 + 2**63)
+    matrices = [sads.rotation(geometry, x, f"random:{seed}").matrix() for seed in seeds]
+    assert not torch.equal(matrices[0], matrices[1])
+    assert not torch.equal(matrices[1], matrices[2])
+    assert sads.rotation(geometry, x, f"random:{seeds[2]}").kind == f"random:{seeds[2]}"
 
 
 def test_theorem_2_with_dense_eigenvectors():
@@ -376,7 +420,7 @@ def test_damaged_rotation_files_are_refused(tmp_path):
 
 def test_refusals():
     geometry = made([2.0, 1.0])
-    with pytest.raises(InvalidArgumentError, match="samples of 2 numbers"):
+    with pytest.raises(InvalidArgumentError, match=r"expected \(N, 1, 2\) or \(N, 2\)"):
         sads.alignment(geometry, torch.ones(5, 3))
     with pytest.raises(InvalidArgumentError, match="NaN"):
         sads.alignment(geometry, torch.tensor([[1.0, math.nan]]))
@@ -492,11 +536,26 @@ def test_files_of_rotations_written_before_estimates_are_read(tmp_path):
     assert (old.alpha.value, old.alpha.error) == (1.5, 0.25)
 
 
-def test_what_is_not_known_is_said_so():
-    """An error of a single sample is a question mark, and no share is `nan%`."""
-    family = sads.family("cnn", shape=(1, 4, 4), channels=4, depth=1)
-    found = sads.alignment(sads.estimate_geometry(family, 16), torch.ones(1, 1, 4, 4)).describe()
-    assert found["  from the data"] == "± ?"
-    assert found["share"].endswith("± ?")
+def test_no_share_is_nan_percent():
     everywhere = sads.estimate_geometry(sads.family("mlp", shape=(1, 4)), 16)
     assert "alike" in sads.alignment(everywhere, torch.randn(20, 1, 4)).describe()["share"]
+
+
+def test_errors_that_nobody_knows_are_shown_alike_before_and_after_they_were_kept(
+    tmp_path: Path,
+) -> None:
+    """Of four networks, whose spread says too little: `± ?` everywhere, and nowhere a number."""
+    geometry = sads.estimate_geometry(sads.family("cnn", (1, 4, 4)), 4)
+    x = torch.randn(30, 1, 4, 4, generator=torch.Generator().manual_seed(0))
+    both = sads.pair(geometry, x)
+    found = both.alignment()
+    shown = found.describe()
+    assert shown["alpha"].endswith(" ± ?")
+    assert shown["  from the geometry"] == "± ?"
+    assert shown["share"].endswith("% ± ?")
+    read = infinite_again(decode(Alignment, json.loads(to_json(found))))
+    assert read.describe() == shown
+    portrait = Portrait.of(both, "noise", "min")
+    kept = load_portrait(portrait.save(tmp_path / "p.safetensors"))
+    assert list(map(str, kept.alphas.values())) == list(map(str, portrait.alphas.values()))
+    assert kept.alignment.describe() == shown

@@ -117,8 +117,8 @@ def test_training_on_rotated_data_samples_in_the_space_of_the_data(
     family = sads.family("mlp", (1, 4, 4), width=8, depth=1)
     rotation = sads.rotation(sads.estimate_geometry(family, 32), x, kind.replace("file", "max"))
     rotation.save("w.safetensors")
-    given = "w.safetensors" if kind == "file" else kind
-    out = command.succeed("train", "mlp", DATA, *TINY, "--out", "run", "--rotation", given)
+    given = ["w.safetensors"] if kind == "file" else [kind, "--networks", "32"]
+    out = command.succeed("train", "mlp", DATA, *TRAINING, "--out", "run", "--rotation", *given)
     assert "rotated" in out
     model = sads.load_model("run/model.safetensors")
     assert model.provenance.data == tensor_digest(rotation.apply(x))
@@ -150,7 +150,7 @@ def test_a_rotated_run_is_resumed(command: Sads, tmp_path: Path) -> None:
         (["--rotation", "best"], "unknown rotation 'best'"),
         (["--rotation", "none.safetensors"], "there is no file"),
         (["--rotation", "w.safetensors"], "the rotation is of 1x3x3, the data are 1x4x4"),
-        (["--rotation", "min", "--geometry", "g.safetensors"], "samples of 9 numbers"),
+        (["--rotation", "min", "--geometry", "g.safetensors"], "expected (N, 1, 3, 3)"),
         (["--geometry", "g.safetensors"], "--geometry is for --rotation"),
     ],
 )

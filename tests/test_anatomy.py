@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 import sads
 from commands import Sads
+from sads.cli.evaluate import read_drawn
 from sads.cpu import layers_name
 from sads.data.spec import DataSpec
 from sads.diffusion.anatomy import energy_parts, follow_sampler, measure_anatomy
@@ -98,7 +99,7 @@ class TestErrors:
         assert abs(summary.off - others) < 4 * summary.off.error
 
     def test_errors_of_data_that_do_not_fit(self) -> None:
-        with pytest.raises(DataError, match="the model is of 1x4x4"):
+        with pytest.raises(DataError, match=r"expected \(N, 1, 4, 4\)"):
             measure_anatomy(_model(), torch.zeros(5, 1, 3, 3))
 
 
@@ -331,6 +332,33 @@ class TestCommands:
             drawn = np.load(run / name / "samples.npz")["images"]
             expected = sads.sample(chosen, 9, steps=3)
             assert np.array_equal(drawn, expected.numpy())
+
+    def test_the_model_is_the_one_that_samples_were_drawn_from(
+        self, command: Sads, tmp_path: Path
+    ) -> None:
+        """Not another at the place where it was, nor the same after more updates."""
+        run = _run(command, tmp_path)
+        command.succeed("sample", run, "--samples", "9", "--steps", "2")
+        (tmp_path / "away").mkdir()
+        run.rename(tmp_path / "away" / "run")
+        _run(command, tmp_path, "--seed", "1")  # another, of the same name
+        drawn = tmp_path / "away" / "run" / "samples.npz"
+        training = read_drawn(drawn, None).model.provenance.options
+        assert training is not None
+        assert training.seed == 0
+        (run / "model.safetensors").rename(drawn.with_name("model.safetensors"))
+        with pytest.raises(sads.SadsError, match="draw samples from it again"):
+            read_drawn(drawn, None)
+
+    def test_directions_are_those_of_the_models_own_network(
+        self, command: Sads, tmp_path: Path
+    ) -> None:
+        run = _run(command, tmp_path)
+        command.succeed("sample", run, "--samples", "9", "--steps", "2")
+        sads.estimate_geometry(sads.family("mlp", SHAPE), 16).save(tmp_path / "other.safetensors")
+        assert "other.safetensors is of another network, mlp 1x4x4, 16 networks" in command.fail(
+            "evaluate", run, "rank-one:dct:3", "--anatomy", "--geometry", "other.safetensors"
+        )
 
     def test_refusals(self, command: Sads, tmp_path: Path) -> None:
         run = _run(command, tmp_path)

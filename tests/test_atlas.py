@@ -155,6 +155,23 @@ def test_an_entry_without_a_matrix_has_the_same_curves(tiny: None, tmp_path: Pat
     page.write_page(tmp_path, [made], "")
 
 
+@pytest.mark.parametrize("matrix_free", [False, True])
+def test_networks_that_cannot_be_added_are_not_drawn(
+    tiny: None, tmp_path: Path, matrix_free: bool
+) -> None:
+    family = sads.family("atlas:tiny")
+    other = dataclasses.replace(family, options={"class": "UNet2DModel"})
+    kept = tmp_path / "work" / "tiny.safetensors"
+    kept.parent.mkdir()
+    family = family if matrix_free else other
+    sads.estimate_geometry(family, 16, matrix_free=matrix_free).save(kept)
+    before = kept.read_bytes()
+    reason = "would lose its ends" if matrix_free else "of other networks"
+    with pytest.raises(sads.SadsError, match=f"16 networks is .*{reason}"):
+        compute.compute(TINY, 32, tmp_path, estimate=lambda *_: pytest.fail("it draws"))
+    assert kept.read_bytes() == before
+
+
 def test_what_the_page_says_follows_from_the_numbers(tiny: None, tmp_path: Path) -> None:
     one, _ = compute.compute(TINY, 16, tmp_path)
     flat = dataclasses.replace(

@@ -14,7 +14,7 @@ import torch
 import sads
 from commands import Sads
 from sads.experiments.page import Summary, write_page
-from sads.experiments.reproduction import refuse_others_files
+from sads.experiments.reproduction import check_pictures
 
 CNN = ["-o", "channels=4", "-o", "depth=1", "--shape", "1x6x6"]
 ONE = "rank-one:dct:1"
@@ -33,12 +33,13 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def place(tmp_path: Path, model: Path) -> Path:
-    """A folder with an empty file, a pipe, an empty folder, one with a page, and a run."""
+    """A folder with an empty file, a pipe, an empty folder, two with a page, and a run."""
     (tmp_path / "file").touch()
     if hasattr(os, "mkfifo"):
         os.mkfifo(tmp_path / "pipe")
-    for name in ("folder", "mine", "run"):
+    for name in ("folder", "mine", "run", "taken"):
         (tmp_path / name).mkdir()
+    (tmp_path / "taken/report.html").write_text("a page of somebody's")
     (tmp_path / "mine/README.md").write_text("mine")
     (tmp_path / "run/model.safetensors").write_bytes(model.read_bytes())
     samples = np.random.default_rng(0).standard_normal((9, 1, 4, 4), dtype=np.float32)
@@ -134,6 +135,10 @@ MISUSE: list[tuple[list[str], str]] = [
     (["theory", "propositions", "-o", "depth=3"], "--option: for a family, and none is given"),
     (["evaluate", "samples.npz", ONE, "--networks", "5"], "--networks: for --anatomy"),
     (["train", "mlp", ONE, "--out", "r", "--networks", "5"], "--networks: for a --rotation"),
+    (
+        ["train", "mlp", ONE, "--out", "r", "--rotation", "r.safetensors", "--geometry", "g"],
+        "a rot",
+    ),
     (["geometry", "cnn", "--seed", "18446744073709551616"], "less than or equal to"),
     (["rank", "digits", "--families", "cnn", "--league", "file"], "file is not a league"),
     (["report", "file"], "file cannot be read as a result of sads"),
@@ -191,8 +196,16 @@ MISUSE: list[tuple[list[str], str]] = [
     (["align", "digits"], "give either --family NAME or --geometry FILE"),
     (["align", "digits", "--family", "cnn", "--rotation", "share:2"], "unknown rotation 'share:2'"),
     (["align", "rank-one:dct:99", "--family", "cnn", *CNN], "directions 0 to 35"),
-    (["theory", "theorem2", "--layout", "NCHW"], "how --images are read; give them together"),
-    (["theory", "descent", "--value-range", "0,1"], "how --images are read; give them together"),
+    (["theory", "theorem2", "--layout", "NCHW"], "--layout: how --images are read, and none are"),
+    (["theory", "descent", "--value-range", "0,1"], "--value-range: how --images are read, and"),
+    (["theory", "descent", "--resize"], "--resize: how --images are read, and none are given"),
+    (["geometry", "cnn", "--layout", "HW"], "--layout: how images of --probe forward:IMAGES"),
+    (
+        ["geometry", "cnn", "--resize"],
+        "--resize: how images of --probe forward:IMAGES or --measure",
+    ),
+    (["geometry", "cnn", "--matrix", "--measure", "digits"], "--measure is for a geometry without"),
+    (["atlas", "--out", "taken", "--report"], "taken/report.html is there already and not a"),
     (["theory", "adaptive", "--image", "digits:x"], "digits:x: "),  # and no emoji
     (["sample", "run", "--sampler", "magic"], "unknown sampler 'magic'"),
     (["reproduce", "fig8", "--images", "foo=bar"], "no images 'foo'; --images takes digits"),
@@ -350,19 +363,19 @@ class TestNothingIsLost:
 
     def test_pictures_of_others_stay(self, tmp_path: Path) -> None:
         """A figure made twice replaces itself, and nothing else."""
-        files = (tmp_path, "fig4.json", ["fig4.png", "fig4-b.png"])
-        refuse_others_files(*files)
+        files = (tmp_path, "fig4", ["fig4.png", "fig4-b.png"])
+        check_pictures(*files)
         (tmp_path / "fig4.png").write_text("mine, or ours")
         with pytest.raises(sads.SadsError, match=r"fig4\.png is there already and not of this"):
-            refuse_others_files(*files)
+            check_pictures(*files)
         Summary("fig4", "", "smoke", (), "", (), {}, (), (), {"a": "fig4.png"}).save(tmp_path)
-        refuse_others_files(*files)
+        check_pictures(*files)
         (tmp_path / "fig4-b.png").write_text("mine")
         with pytest.raises(sads.SadsError, match=r"fig4-b\.png is there already"):
-            refuse_others_files(*files)
+            check_pictures(*files)
         (tmp_path / "fig4.json").write_text("mine")
-        with pytest.raises(sads.SadsError, match=r"fig4\.json is there already"):
-            refuse_others_files(*files)
+        with pytest.raises(sads.SadsError, match=r"fig4\.json is damaged or not ours"):
+            check_pictures(*files)
 
 
 @pytest.mark.parametrize(("limit", "settled"), [(64, False), (4096, True)])

@@ -13,6 +13,8 @@ from commands import Sads
 from sads.estimates import holm
 from sads.geometry.lift import Lift
 from sads.geometry.result import Geometry, Provenance
+from sads.report.build import make_sections
+from sads.report.sources import GeometrySource
 
 
 def exact(matrix: torch.Tensor, name: str = "exact") -> Geometry:
@@ -85,6 +87,28 @@ def test_what_does_not_compare_is_refused() -> None:
         sads.compare(small, large, names=["a"])
 
 
+def test_files_of_one_name_can_be_told_apart(command: Sads) -> None:
+    found = sads.compare(*[exact(torch.eye(16))] * 3)
+    assert found.names == ("exact", "exact (2)", "exact (3)")
+    few = sads.estimate_geometry(sads.family("mlp", (1, 4, 4)), 4)
+    for folder, geometry in (("a", exact(torch.eye(16), name="mlp")), ("b", few)):
+        Path(folder).mkdir()
+        geometry.save(f"{folder}/x.safetensors")
+    printed = command.succeed("compare", "a/x.safetensors", "b/x.safetensors", "--out", "c")
+    assert "errors of x (2) are not known (± ?; of these nothing is claimed): 4 net" in printed
+    said = json.loads(Path("c/comparison.json").read_text())["comparison"]
+    assert said["names"] == ["x", "x (2)"]
+    assert [said["pairs"][0][side] for side in ("first", "second")] == said["names"]
+
+
+def test_sections_of_one_title_can_be_told_apart() -> None:
+    sections = make_sections([GeometrySource(exact(torch.eye(16)))] * 2)
+    titles = [section.title for section in sections]
+    assert titles == ["Comparison", "exact 1x4x4, exact", "exact 1x4x4, exact (2)"]
+    assert [curve["name"] for curve in sections[0].data["geometries"]] == titles[1:]
+    assert sections[0].html.count('<th scope="col">exact 1x4x4, exact') == 2
+
+
 @pytest.mark.pictures
 def test_the_command(command: Sads, tmp_path: Path) -> None:
     options = ("--shape", "1x8x8", "--networks", 32)
@@ -95,3 +119,44 @@ def test_the_command(command: Sads, tmp_path: Path) -> None:
     sads.estimate_geometry(sads.family("mlp", shape=(1, 4, 4)), 16).save("m.safetensors")
     assert "different shapes" in command.fail("compare", "cnn", "m.safetensors", *options)
     assert "two or more" in command.fail("compare", "cnn")
+
+
+@pytest.mark.parametrize(
+    ("values", "avoided", "preferred"),
+    [
+        ([1.0] * 16, None, None),
+        ([1.0] + [0.0] * 15, None, None),
+        ([9.0, 8, 7, 6, 5, 4, 3, 2] + [0.0] * 8, 4, 8),
+        ([9.0, 8, 7, 6, 6, 6, 5, 4, 3, 2, 1, 0.9, 0.9, 0.7, 0.6, 0.5], 6, 5),
+    ],
+    ids=["all equal", "rank one", "half of them zero", "equal at the cut"],
+)
+def test_ends_are_not_cut_between_equal_eigenvalues(
+    values: list[float], avoided: int | None, preferred: int | None
+) -> None:
+    """Whatever basis of equal directions LAPACK takes: turned by an orthogonal matrix and back."""
+    diagonal = torch.tensor(values).double()
+    turn = torch.eye(16).double()
+    for value in set(values):
+        same = (diagonal == value).nonzero()[:, 0]
+        drawn = torch.randn(len(same), len(same), generator=torch.Generator().manual_seed(1))
+        mixed = torch.linalg.qr(drawn.double()).Q
+        turn[same[:, None], same] = mixed
+    turned = turn @ diagonal.diag() @ turn.T
+    pair = sads.compare(exact(diagonal.diag()), exact((turned + turned.T) / 2), directions=4).pairs[
+        0
+    ]
+    for end, size in ((pair.avoided, avoided), (pair.preferred, preferred)):
+        assert (end.overlap, end.angles) == (None, ()) if size is None else end.unknown is None
+        assert len(end.angles) == (size or 0)
+        assert max(end.angles, default=0.0) < 1e-6
+        assert not end.significant
+        assert end.p == 1
+    if avoided is None:
+        assert "to 9 of exact, counted from the avoided end, are equal" in str(pair.avoided.unknown)
+
+
+def test_a_geometry_that_is_zero_does_not_compare() -> None:
+    one = exact(torch.eye(16))
+    with pytest.raises(sads.SadsError, match="the geometry of nil is zero"):
+        sads.compare(one, exact(torch.zeros(16, 16)), names=["one", "nil"])

@@ -335,7 +335,7 @@ def test_a_wrong_shape_is_refused_or_mended(tmp_path):
 
 
 def test_resize_covers_and_crops_the_centre(tmp_path):
-    ramp = np.tile(np.arange(12, dtype=np.uint8), (4, 1))  # (4, 12): columns 0 .. 11
+    ramp = np.tile(20 * np.arange(12, dtype=np.uint8), (4, 1))  # (4, 12)
     path = npy(tmp_path / "a.npy", ramp[None])
     images = sads.load_images(path, size=4)  # no scaling, columns 4 .. 7
     assert torch.allclose(images[0, 0], scaled(ramp[:, 4:8]), atol=1e-6)

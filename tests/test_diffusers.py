@@ -1,5 +1,6 @@
 """Models of diffusers as networks: against diffusers itself, and every bad input in one line."""
 
+import inspect
 import json
 from pathlib import Path
 from typing import Any
@@ -10,8 +11,9 @@ import torch
 
 import sads
 from commands import Sads
-from sads.adapters import configurations
+from sads.adapters import configurations, schedulers
 from sads.adapters.diffusers import pack, unpack
+from sads.adapters.schedulers import read_scheduler
 from sads.errors import InvalidArgumentError, NetworkError, SadsError
 
 diffusers = pytest.importorskip("diffusers")
@@ -184,6 +186,65 @@ def test_levels_are_those_of_the_scheduler_itself(tmp_path: Path) -> None:
     sigmas = diffusers.FlowMatchEulerDiscreteScheduler(shift=3.0).sigmas.flip(0)
     assert torch.allclose(ours.sigma.float(), sigmas, atol=1e-6)
     assert torch.allclose(ours.network_time(torch.arange(1000)), 1000 * sigmas, atol=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("kind", "settings"),
+    [
+        ("LCMScheduler", {}),
+        ("KDPM2DiscreteScheduler", {}),
+        ("UnCLIPScheduler", {}),
+        ("DDPMScheduler", {"num_train_timesteps": 10}),
+        ("EulerDiscreteScheduler", {"beta_schedule": "scaled_linear", "use_karras_sigmas": True}),
+        ("DDIMScheduler", {"timestep_spacing": "trailing", "beta_schedule": "scaled_linear"}),
+    ],
+)
+def test_what_a_scheduler_does_not_say_is_what_its_class_has(kind: str, settings: Any) -> None:
+    found = read_scheduler({"_class_name": kind, **settings}, "it")
+    theirs = getattr(diffusers, kind)(**settings).alphas_cumprod
+    assert torch.allclose(found.schedule.abar.float(), theirs, atol=1e-6)
+    samplers = [key for key in settings if key in schedulers.SAMPLING]
+    assert found.notes == tuple(f"of it it does not matter how it samples: {k}" for k in samplers)
+
+
+@pytest.mark.parametrize(
+    ("kind", "settings"),
+    [
+        ("FlowMatchEulerDiscreteScheduler", {"shift": 3.0}),
+        ("FlowMatchEulerDiscreteScheduler", {"shift": 3.0, "use_dynamic_shifting": True}),
+        ("FlowMatchHeunDiscreteScheduler", {"shift": 2.0, "num_train_timesteps": 50}),
+        (
+            "DPMSolverMultistepScheduler",
+            {"prediction_type": "flow_prediction", "use_flow_sigmas": True, "flow_shift": 3.0},
+        ),
+    ],
+)
+def test_levels_of_flows_are_those_of_the_scheduler_itself(kind: str, settings: Any) -> None:
+    found = read_scheduler({"_class_name": kind, **settings}, "it")
+    scheduler = getattr(diffusers, kind)(**settings)
+    if "flow_shift" in settings:
+        scheduler.set_timesteps(found.schedule.num_levels)
+    theirs = torch.as_tensor(scheduler.sigmas).flip(0)[-found.schedule.num_levels :]
+    assert found.prediction == "flow"
+    assert torch.allclose(found.schedule.sigma.float(), theirs.float(), atol=1e-3)
+    assert any("use_dynamic_shifting" in note for note in found.notes) == (
+        "use_dynamic_shifting" in settings
+    )
+
+
+def test_every_setting_of_diffusers_has_a_meaning() -> None:
+    known = schedulers.SAMPLING.union(*schedulers.READ.values())
+    unknown = {}
+    for name in dir(diffusers.schedulers):
+        kind = getattr(diffusers.schedulers, name, None)
+        if isinstance(kind, type) and name.endswith("Scheduler") and name not in schedulers.REFUSED:
+            settings = set(inspect.signature(kind).parameters) - {"args", "kwargs"}
+            unknown[name] = settings - known
+    assert len(unknown) > 20
+    assert not any(unknown.values())
+    said = read_scheduler({"_class_name": "NewScheduler", "teapot": 3, "spout": None}, "it").notes
+    assert "which this diffusers does not have" in said[0]
+    assert said[1] == "of it it is not known what they mean: teapot"
 
 
 HUNYUAN = {
@@ -461,6 +522,12 @@ def test_hostile_configurations_are_refused(tmp_path: Path, case: str) -> None:
         {"beta_schedule": "linear", "beta_start": 0.9, "beta_end": 0.1},
         {"_class_name": "FlowMatchEulerDiscreteScheduler", "shift": 0},
         {"_class_name": "EDMEulerScheduler", "sigma_max": 1e-9},
+        {"_class_name": "EDMEulerScheduler", "prediction_type": "v_prediction"},
+        {"_class_name": "EulerDiscreteScheduler", "timestep_type": "continuous"},
+        {"_class_name": "FlowMatchEulerDiscreteScheduler", "invert_sigmas": True},
+        {"_class_name": "FlowMatchEulerDiscreteScheduler", "use_dynamic_shifting": "yes"},
+        {"_class_name": "IPNDMScheduler"},
+        {"_class_name": "SCMScheduler"},
         [1],
     ],
 )

@@ -2,11 +2,13 @@
 
 import json
 import math
+import random
 import sys
 from dataclasses import replace
 from multiprocessing.context import ForkServerContext
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 import torch._inductor.config
@@ -324,6 +326,68 @@ def test_models_are_saved_and_loaded(tmp_path: Path) -> None:
         sads.load_model(tmp_path / "m.safetensors")
 
 
+class _Tied(nn.Module):
+    """Two layers of one weight, and an average with a counter (batch norm)."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Linear(4, 4), nn.Linear(4, 4)
+        self.second.weight = self.first.weight
+        self.norm = nn.BatchNorm1d(4)
+
+    def forward(self, x: Tensor, time: Tensor) -> Tensor:
+        return self.second(self.norm(self.first(x.flatten(1)))).reshape(x.shape)
+
+
+def test_tied_weights_and_counters_are_averaged_saved_and_loaded(tmp_path: Path) -> None:
+    family = sads.family(_Tied, shape=(1, 2, 2))
+    x = torch.randn(40, 1, 2, 2, generator=torch.Generator().manual_seed(0))
+    keep = {"batch_size": 8, "ema_decay": 0.5, "checkpoint": tmp_path / "c.safetensors"}
+    whole = sads.train(family, x, iterations=4, batch_size=8, ema_decay=0.5)
+    sads.train(family, x, iterations=2, **keep)  # type: ignore[arg-type]
+    model = sads.train(family, x, iterations=4, **keep)  # type: ignore[arg-type]
+    loaded = sads.load_model(model.save(tmp_path / "m.safetensors"), family)
+    for name, weight in loaded.network.state_dict().items():
+        assert torch.equal(weight, whole.network.state_dict()[name])
+    assert loaded.network.first.weight is loaded.network.second.weight
+    assert loaded.network.norm.num_batches_tracked == 4
+
+
+class _Foreign(nn.Module):
+    """Weights by NumPy and Python, noise by PyTorch at every training update."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer, self.dropout = nn.Linear(4, 4), nn.Dropout(0.5)
+        with torch.no_grad():
+            self.layer.weight.copy_(torch.from_numpy(np.random.randn(4, 4)))  # noqa: NPY002
+            self.layer.bias.fill_(random.random())
+
+    def forward(self, x: Tensor, time: Tensor) -> Tensor:
+        return self.dropout(self.layer(x.flatten(1))).reshape(x.shape)
+
+
+def _states() -> list[object]:
+    """Of the generators that all code shares."""
+    numpy_state = np.random.get_state(legacy=False)  # noqa: NPY002
+    return [torch.get_rng_state().tolist(), str(numpy_state), random.getstate()]
+
+
+def test_whatever_generator_a_network_draws_from_the_seed_says_all(tmp_path: Path) -> None:
+    family = sads.family(_Foreign, shape=(1, 2, 2))
+    x = torch.randn(40, 1, 2, 2)
+    before = _states()
+    keep = {"batch_size": 8, "checkpoint": tmp_path / "c.safetensors"}
+    whole = sads.train(family, x, iterations=4, batch_size=8)
+    sads.train(family, x, iterations=2, **keep)  # type: ignore[arg-type]
+    resumed = sads.train(family, x, iterations=4, **keep)  # type: ignore[arg-type]
+    assert torch.equal(whole.losses, resumed.losses)
+    geometries = [sads.estimate_geometry(family, num_networks=16).matrix() for _ in range(2)]
+    assert torch.equal(*geometries)
+    sads.load_model(whole.save(tmp_path / "m.safetensors"), family)
+    assert _states() == before
+
+
 class _StopError(Exception):
     pass
 
@@ -385,7 +449,7 @@ def test_a_full_disk_leaves_the_previous_checkpoint(
         raise OSError(28, "No space left on device")
 
     with monkeypatch.context() as patch:
-        patch.setattr("sads.diffusion.checkpoints.save_file", full)
+        patch.setattr("sads.diffusion.checkpoints.write_tensors", full)
         with pytest.raises(sads.SadsError, match="No space left"):
             sads.train(_tiny(), x, iterations=5, **options)  # type: ignore[arg-type]
     assert path.read_bytes() == before
@@ -396,7 +460,7 @@ def test_a_full_disk_leaves_the_previous_checkpoint(
 @pytest.mark.parametrize(
     ("x", "words"),
     [
-        (torch.randn(10, 1, 3, 3), "the data has shape"),
+        (torch.randn(10, 1, 3, 3), "the data have shape"),
         (torch.randn(3, 1, 2, 2), "fewer than a batch"),
         (torch.zeros(10, 1, 2, 2), "constant"),
         (torch.full((10, 1, 2, 2), math.nan), "NaN"),

@@ -17,8 +17,9 @@ import sads
 from sads.cpu import layers_name
 from sads.data.spec import DataSpec
 from sads.errors import DataError, ExperimentError, InvalidArgumentError, StoreError
-from sads.experiments import run
+from sads.experiments import locks, run
 from sads.experiments.archive import Archive
+from sads.experiments.locks import lock
 from sads.experiments.missing_baselines import with_baselines
 from sads.experiments.run import (
     digest_images,
@@ -275,6 +276,34 @@ class TestStore:
         assert store.put(replace(record, seconds=1e6), folder) == record
         assert not folder.exists()
 
+    def test_a_result_takes_the_place_of_a_damaged_one(self, store):
+        """Hours of work are not thrown away for a folder that nobody can read."""
+        record = run_cell(tiny(), store)
+        folder = store.new_folder(tiny())
+        (Path(store.url) / "cells" / tiny().hash / "record.json").write_text("junk")
+        assert store.put(record, folder) == record
+        assert "set aside" in store.take_notes()[0]
+
+    def test_a_lock_on_a_file_that_was_removed_is_none(self, tmp_path):
+        """As that of a work folder, by its owner, between our opening it and our locking it."""
+        path = tmp_path / "lock"
+        with lock(path, wait=False) as mine:
+            assert mine is not None
+            path.unlink()
+            with lock(path, wait=False) as new:
+                assert new is not None
+            assert not locks._is_there(path, mine)
+
+    def test_leftovers_that_somebody_works_in_are_left(self, store):
+        cell = tiny()
+        record = run_cell(cell, store)
+        with store.work_folder(cell) as mine:
+            Store(store.url).clear_leftovers()
+            assert mine.is_dir()
+        Store(store.url).clear_leftovers()
+        assert not mine.exists()
+        assert store.get(cell) == record
+
     def test_a_cell_that_appears_while_it_is_looked_for_is_not_damaged(self, store, monkeypatch):
         """Another sweep finishes it between two looks at the disk."""
         record = run_cell(tiny(), store)
@@ -380,13 +409,48 @@ class TestArchive:
         assert fresh.get(asked) is None
         assert fresh.find(asked).cell.layers == LAYERS
 
-    def test_lines_of_an_older_format_are_counted_and_left_out(self, archived, tmp_path):
+    def test_lines_of_other_formats(self, archived, tmp_path, store):
+        """Older ones are said, not used and kept; a newer one is for a newer sads."""
+        _, records = archived
         path = tmp_path / "records.jsonl"
         first, second = path.read_text().splitlines()
-        path.write_text(first.replace(f'"format":{FORMAT}', '"format":1') + f"\n{second}\n")
-        store = Store(tmp_path / "fresh", archive=tmp_path)
-        assert len(store.archive.records) == 1
-        assert store.take_notes()[0].startswith("1 records of the archive are of an older format")
+        old = first.replace(f'"format":{FORMAT}', '"format":1')
+        path.write_text(f"{old}\n{second}\n")
+        beside = Store(store.url, archive=tmp_path)
+        assert len(beside.archive.records) == 1
+        assert beside.take_notes()[0].startswith("1 record in records.jsonl of an older format")
+        beside.to_archive(records)
+        assert path.read_text().splitlines() == [first, second, old]
+        path.write_text(first.replace(f'"format":{FORMAT}', '"format":99') + "\n")
+        with pytest.raises(StoreError, match=r"line 1 of .* by a newer sads \(format 99"):
+            Archive.read(tmp_path)
+
+    def test_what_two_processes_add_is_all_there(self, archived, tmp_path, store):
+        """Both have read the archive before either of them wrote to it."""
+        _, records = archived
+        place = tmp_path / "both"
+        stores = [Store(store.url, archive=place) for _ in records]
+        for one, record in zip(stores, records, strict=True):
+            one.to_archive([record])
+        assert (place / "records.jsonl").read_bytes() == (tmp_path / "records.jsonl").read_bytes()
+        assert (place / "geometries.json").exists()
+        assert not list(place.glob(".*")), "no lock stays behind"
+
+    def test_who_adds_to_an_archive_waits_for_who_does(self, archived, tmp_path):
+        archive = Archive.read(tmp_path)
+        with archive.renewed(), lock(tmp_path / ".sads-lock", wait=False) as other:
+            assert other is None
+
+    @pytest.mark.parametrize("name", ["records.jsonl", "geometries.json"])
+    def test_a_link_to_nowhere_is_no_empty_archive(self, tmp_path, name):
+        (tmp_path / name).symlink_to("elsewhere")
+        with pytest.raises(StoreError, match=name):
+            Archive.read(tmp_path)
+
+    def test_damaged_geometries_are_refused_before_anything_is_added(self, tmp_path):
+        (tmp_path / "geometries.json").write_text("[]")
+        with pytest.raises(StoreError, match=r"geometries.json is damaged .*; restore the file"):
+            Store(tmp_path / "store", archive=tmp_path)
 
     def test_baselines_that_are_found_later_are_what_the_run_has(self, archived, tmp_path):
         """Records of before have none; they get the same numbers without training."""

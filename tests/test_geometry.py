@@ -4,6 +4,7 @@ import json
 import math
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -18,9 +19,11 @@ from torch import Tensor
 import sads
 from cases import one_set_up, small_family
 from sads.errors import GeometryFileError, InvalidArgumentError, MergeError, OutputError
+from sads.geometry.dense import Dense
 from sads.geometry.directions import find_directions
 from sads.geometry.eigenbasis import Spread
 from sads.geometry.lift import Lift
+from sads.geometry.summary import command_of
 
 
 @pytest.fixture(scope="module")
@@ -80,6 +83,43 @@ def test_only_estimates_of_one_family_merge(geometry: sads.Geometry) -> None:
         geometry.merge(sads.estimate_geometry(small_family("cnn"), 10, seed=1, first_network=10))
 
 
+def test_estimates_of_sixteen_and_of_eight_batches_add_up() -> None:
+    """Where memory was short there are eight: network n is in batch n modulo their number."""
+    family = small_family("cnn")
+    parts = [sads.estimate_geometry(family, 16, seed=3, first_network=n) for n in (0, 16)]
+    first = parts[0]
+    halves = first.factors.reshape(2, 8, *first.factors.shape[1:]).mean(dim=0)
+    eight = replace(first, moments=Dense(halves, first.counts.reshape(2, 8).sum(dim=0), first.lift))
+    whole = sads.estimate_geometry(family, 32, seed=3)
+    for merged in (eight.merge(parts[1]), parts[1].merge(eight)):
+        assert merged.counts.tolist() == [4] * 8
+        torch.testing.assert_close(merged.factor(), whole.factor(), rtol=1e-6, atol=1e-9)
+        torch.testing.assert_close(
+            merged.factors, whole.factors.reshape(2, 8, *halves.shape[1:]).mean(dim=0)
+        )
+        assert merged.errors_unknown is None
+
+
+def test_estimates_of_other_forms_do_not_add_up() -> None:
+    family = small_family("cnn")
+    first = sads.estimate_geometry(family, 16, seed=3)
+    other = sads.estimate_geometry(family, 16, seed=4)
+    half = replace(other.provenance, dtype="bfloat16")
+    with pytest.raises(MergeError, match="in float32 and in bfloat16 do not add up"):
+        first.merge(replace(other, provenance=half))
+    assert first.provenance.dtype is None  # as older files: float32
+    single = replace(other.provenance, dtype="float32", notes=("slowly",))
+    merged = first.merge(replace(other, provenance=single))
+    assert merged.num_networks == 32
+    assert "slowly" in merged.provenance.notes
+    moved = replace(other.lift, order=other.lift.order.flip(0))
+    with pytest.raises(MergeError, match="factors of other forms"):
+        first.merge(replace(other, moments=replace(other.moments, lift=moved)))
+    ten = Dense(other.factors[:10], other.counts[:10], other.lift)
+    with pytest.raises(MergeError, match="16 and 10 batches"):
+        first.merge(replace(other, moments=ten))
+
+
 def test_energy_is_the_quadratic_form(geometry: sads.Geometry) -> None:
     v = torch.randn(geometry.dimension, dtype=torch.float64)
     estimate = geometry.energy(v)
@@ -89,8 +129,9 @@ def test_energy_is_the_quadratic_form(geometry: sads.Geometry) -> None:
     relative *= 1 + 0.2 * float(stats.skew(batches.numpy(), bias=False)) ** 2
     upwards = estimate.value * (math.exp(relative) - 1)  # the law of a positive mean is skewed
     assert estimate.error == pytest.approx(upwards)
-    with pytest.raises(InvalidArgumentError, match="32 finite entries"):
-        geometry.energy(torch.ones(3))
+    for wrong in (torch.ones(3), torch.ones(4, 4, 2), torch.ones(2, 2, 4, 4)):
+        with pytest.raises(InvalidArgumentError, match=r"expected \(N, 2, 4, 4\) or \(N, 32\)"):
+            geometry.energy(wrong)
 
 
 @pytest.mark.parametrize("chunk", [1, 96, 1 << 22])  # numbers at a time: a row, three, all
@@ -108,9 +149,11 @@ def test_quadratic_forms_are_those_of_the_dense_matrix(
         assert (form.value, form.error) == pytest.approx((energy.value, energy.error))
     assert torch.equal(geometry.quadratic(flat).values, geometry.quadratic(flat.numpy()).values)
     assert len(geometry.quadratic(torch.empty(0, 32))) == 0
-    for wrong in (torch.ones(32), torch.ones(2, 3), torch.full((1, 32), math.nan)):
-        with pytest.raises(InvalidArgumentError, match="32 finite entries"):
+    for wrong in (torch.ones(32), torch.ones(2, 3), torch.ones(5, 4, 4, 2)):
+        with pytest.raises(InvalidArgumentError, match=r"expected \(N, 2, 4, 4\) or \(N, 32\)"):
             geometry.quadratic(wrong)
+    with pytest.raises(InvalidArgumentError, match="directions have finite entries"):
+        geometry.quadratic(torch.full((1, 32), math.nan))
 
 
 def test_numbers_that_describe_the_spectrum() -> None:
@@ -398,3 +441,22 @@ def test_one_batch_says_nothing_about_errors() -> None:
     assert math.isinf(geometry.energy(torch.ones(9)).error)
     assert torch.isinf(directions.value_errors).all()
     assert not directions.resolved.any()
+
+
+def test_a_command_makes_the_same_geometry_or_is_none() -> None:
+    def command(options: dict[str, Any], *merged: int, **given: Any) -> str | None:
+        family = sads.family("mlp", shape=(1, 2, 2), width=4, depth=1, **options)
+        parts = [sads.estimate_geometry(family, 16, **given)]
+        parts += [sads.estimate_geometry(family, 16, first_network=n) for n in merged]
+        return command_of(parts[0].merge(*parts[1:]))
+
+    usual = "sads geometry mlp --shape 1x2x2 -o width=4 -o depth=1 --networks"
+    assert command({}) == f"{usual} 16 --seed 0"
+    assert command({}, 16, 32) == f"{usual} 48 --seed 0"
+    assert command({}, matrix_free=True) == f"{usual} 16 --seed 0 --matrix-free"
+    assert command({"schedule": "cosine"}, seed=3) == f"{usual} 16 --seed 3 --schedule cosine"
+    assert command({}, first_network=16) is None
+    assert command({}, 32) is None
+    for schedule in (sads.Schedule("flow", shift=3.0), sads.Schedule("cosine", 50)):
+        assert command({"schedule": schedule}) is None
+    assert command({}, matrix_free=True, measure=torch.ones(1, 1, 2, 2)) is None

@@ -59,6 +59,7 @@ from sads.errors import (
     CheckpointError,
     DataError,
     GeometryFileError,
+    OutputError,
     RotationFileError,
     SadsError,
     StoreError,
@@ -77,7 +78,7 @@ from sads.report.alignment import AlignmentSource, alignment_section
 from sads.report.page import make_page
 from sads.rotations.alignment_file import Portrait, load_portrait
 from sads.table1 import Sampling, Training
-from sads.tensorfile import TensorFile
+from sads.tensorfile import Pieces, TensorFile, write_tensors
 from sads.unfinished import _digest
 from sads.untrusted import open_regular, parse_json, read_json
 
@@ -288,8 +289,8 @@ def use_evaluation(evaluation: Evaluation) -> None:
 
 
 def read_summary(path: Path) -> Summary | None:
-    loaded = Summary.load(path)
     shutil.copy(path, path.parent / "fig6.json") if path.name != "fig6.json" else None
+    loaded = Summary.load(path.parent, "fig6")
     write_page(path.parent, ["fig6"])
     return loaded
 
@@ -647,6 +648,27 @@ def test_what_is_left_of_a_killed_attempt_may_be_anything(valid: Place, tmp_path
 # ----------------------------------------------------------------- absurd claims, little memory
 
 
+def test_a_header_that_is_most_of_a_file_is_not_read(tmp_path: Path) -> None:
+    path = tmp_path / "sparse.safetensors"
+    path.write_bytes((1 << 32).to_bytes(8, "little"))
+    os.truncate(path, 8 + (1 << 32))
+    with pytest.raises(GeometryFileError, match="its header has 4,294,967,296 bytes"):
+        sads.load_geometry(path)
+
+
+def test_a_key_that_is_there_twice_is_found_at_once() -> None:
+    keys = [f'"{i:x}":0' for i in range(100_000)]
+    with pytest.raises(ValueError, match="'1869f' is there twice"):
+        parse_json("{" + ",".join([*keys, keys[-1]]) + "}")
+
+
+def test_more_tensors_than_a_header_holds_are_not_written(tmp_path: Path) -> None:
+    nothing = Pieces("float32", (0,), tuple)
+    tensors = {f"{i:0100d}": nothing for i in range(60_000)}
+    with pytest.raises(OutputError, match="60,001 tensors are more than"):
+        write_tensors(tmp_path / "many.safetensors", tensors, {})
+
+
 def claims() -> dict[str, tuple[str, Callable[[Place], bytes]]]:
     """Files that claim absurd things, by name: the reader, and how the file is made."""
 
@@ -859,9 +881,10 @@ def test_a_file_that_one_may_not_read(tmp_path: Path, monkeypatch: pytest.Monkey
 def test_stores_archives_and_summaries_that_are_not_files(
     kind: str, valid: Place, tmp_path: Path
 ) -> None:
-    """A summary that cannot be read is none; the others say so."""
     odd = make_place(kind, tmp_path)
-    assert Summary.load(odd) is None
+    (tmp_path / "fig6.json").symlink_to(odd)
+    with pytest.raises(StoreError, match=r"fig6\.json is damaged or not ours"):
+        Summary.load(tmp_path, "fig6")
     for place, name in (("a", "store/sads-store.json"), ("b", "records.jsonl")):
         shutil.copytree(valid / "out", tmp_path / place)
         (tmp_path / place / name).unlink()
@@ -1029,14 +1052,17 @@ def test_reproduce_refuses_a_damaged_folder(
     assert "damaged" in printed
 
 
-def test_a_page_is_made_of_summaries_that_can_be_read(valid: Place, tmp_path: Path) -> None:
+def test_a_page_is_not_made_without_a_figure_that_cannot_be_read(
+    valid: Place, tmp_path: Path
+) -> None:
+    """Claims are corrected for each other: without some of them the others would be too sure."""
     shutil.copy(valid / "fig6.json", tmp_path / "fig6.json")
     content = json.loads((valid / "fig6.json").read_text())
     content["table"] = [{"sw2": {"value": [], "error": 1}}]
     (tmp_path / "fig7.json").write_text(json.dumps(content))
-    page = write_page(tmp_path, ["fig6", "fig7"]).read_text()
-    assert "it holds" in page
-    assert page.count("## ") == 1
+    with pytest.raises(StoreError, match=r"fig7\.json is damaged or not ours"):
+        write_page(tmp_path, ["fig6", "fig7"])
+    assert not (tmp_path / "README.md").exists()
 
 
 # ----------------------------------------------------------------------------- what is printed

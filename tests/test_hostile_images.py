@@ -104,6 +104,8 @@ def with_one(value: float) -> np.ndarray:
     [
         (EIGHT_BITS // 255, r"from 0 to 1 in uint8.*value_range=\(0, 1\).*--value-range 0,1"),
         (EIGHT_BITS.astype(np.uint16), r"from 0 to 255 in uint16.*\(0, 255\)"),
+        (EIGHT_BITS // 16, r"from 0 to 15 in uint8.*is 15 white"),
+        (EIGHT_BITS.astype(np.uint16) * 50, r"is 16383 white"),
         (EIGHT_BITS.astype(np.uint16) * 16, r"in uint16.*is 4095 white.*\(0, 4095\)"),
         (EIGHT_BITS.astype(np.int16), "type int16, whose range is not known"),
         (EIGHT_BITS.astype(np.uint32), "type uint32, whose range is not known"),
@@ -139,9 +141,16 @@ def test_large_whole_numbers_keep_their_differences(tmp_path):
 
 def test_a_range_is_decided_over_all_images(tmp_path, monkeypatch):
     """Neither block by block nor by the last picture."""
-    array = np.concatenate([FLOATS, 2 * FLOATS - 1])  # the first block alone would be 0 to 1
+    both = 2 * FLOATS - 1
+    array = np.concatenate([FLOATS[:2], both, both])  # the first block alone would be 0 to 1
     monkeypatch.setattr("sads.data.images.BLOCK", 2)
     assert close(sads.load_images(npy(tmp_path / "a.npy", array)), scaled(array, -1, 1))
+
+
+def test_images_of_two_ranges_are_no_set(tmp_path):
+    for number, array in enumerate([*FLOATS[:, 0], *(2 * FLOATS[:, 0] - 1)]):
+        picture(tmp_path / f"{number}.tif", array.astype(np.float32))
+    refused(tmp_path, "4 of 8 images have none below 0")
 
 
 def test_pictures_of_several_kinds_in_one_folder_keep_their_ranges(tmp_path):
@@ -155,8 +164,8 @@ def test_pictures_of_several_kinds_in_one_folder_keep_their_ranges(tmp_path):
 
 
 def test_what_was_found_is_said_where_it_is_small_or_beyond(tmp_path):
-    dark = npy(tmp_path / "a.npy", EIGHT_BITS // 16)
-    assert "values 0 to 255, found 0 to 15" in sads.read_images(dark).statement()
+    dark = npy(tmp_path / "a.npy", EIGHT_BITS // 4)
+    assert "values 0 to 255, found 0 to 63" in sads.read_images(dark).statement()
     beyond = npy(tmp_path / "b.npy", 3 * FLOATS)
     statement = sads.read_images(beyond, value_range=(0, 1)).statement()
     assert "values 0 to 1 as given, found 0 to 3" in statement
@@ -824,7 +833,7 @@ def test_ranges_and_layouts_on_the_command_line(tmp_path, capsys):
     path = npy(tmp_path / "a.npy", EIGHT_BITS.transpose(0, 2, 3, 1).astype(np.int32))
     data = read_dataset(str(path), (3, 6, 7), None, value_range="0,255", layout="NHWC")
     assert close(data.samples, scaled(EIGHT_BITS, 0, 255))
-    probe = read_probe(f"forward:{path}", (3, 6, 7), "0,255", "NHWC")
+    probe = read_probe(f"forward:{path}", (3, 6, 7), value_range="0,255", layout="NHWC")
     assert torch.equal(probe.images, data.samples)
     err = capsys.readouterr().err
     assert err.startswith("note: read 5 images of 3x6x7")
@@ -832,9 +841,6 @@ def test_ranges_and_layouts_on_the_command_line(tmp_path, capsys):
     for wrong in ("255", "0,", "1,0", "0,inf", "nan,1", "0,1,2", ""):
         with pytest.raises(InvalidArgumentError, match="is not a range of values"):
             read_dataset(str(path), (3, 6, 7), None, value_range=wrong)
-    for kind in ("zero", "gaussian:0.5"):
-        with pytest.raises(InvalidArgumentError, match="leave them out"):
-            read_probe(kind, (3, 6, 7), "0,255")
     with pytest.raises(InvalidArgumentError, match="leave them out"):
         read_dataset("rank-one:dct:3", (1, 6, 7), 9, layout="NHWC")
 

@@ -14,7 +14,13 @@ import sads
 from commands import Sads
 from sads.errors import DataError, InvalidArgumentError
 from sads.experiments.figures import all_figures
-from sads.experiments.figures.league import Key, until_finished
+from sads.experiments.figures.figure import Context
+from sads.experiments.figures.league import (
+    Key,
+    all_cells,
+    judge_finished,
+    registered_keys,
+)
 from sads.experiments.preregistration import find_registered
 from sads.experiments.ranking import rank
 from sads.experiments.standings import (
@@ -32,6 +38,7 @@ from sads.experiments.standings import (
     read_league,
     winner_claim,
 )
+from sads.experiments.store import Store
 from sads.experiments.verdict import (
     SUPPORTED,
     Claim,
@@ -152,15 +159,21 @@ def test_distances_of_models_that_are_not_trained_do_not_count() -> None:
     assert league.is_right(PAPER, "loss")
 
 
-def test_no_verdict_before_the_first_seed_is_finished() -> None:
+def test_no_verdict_before_all_cells_of_a_practice_are_finished() -> None:
     """A league that was stopped when it looked well would be right too often."""
     league = play(make_blocks(("digits", "mnist"), 0), make_blocks(("faces", "cifar10"), 1))
     keys = [Key(data, "cnn", PAPER, "min", seed) for data in ("digits", "faces") for seed in (0, 1)]
-    first = [key for key in keys if key.seed == 0]
-    assert until_finished(league.claims, keys, first) == list(league.claims)
-    for claim in until_finished(league.claims, keys, keys[1:]):
+    assert judge_finished(league.claims, keys, keys) == list(league.claims)
+    for claim in judge_finished(league.claims, keys, keys[1:]):
         assert claim.verdict == "not tested"
-        assert claim.reason == "1 of 2 cells of the first seed are there"
+        assert claim.reason == "3 of its 4 cells finished"
+
+
+def test_all_data_and_families_are_registered(tmp_path: Path) -> None:
+    """Whatever was asked for, and whatever images are known."""
+    context = Context("laptop", Store(tmp_path / "store"), "torch", only=("cnn",), num_seeds=1)
+    assert len(registered_keys(context.to_draw(("cnn",), 1))) == 4 * 3 * 3 * 7 * 2
+    assert len(all_cells(context)) == 3 * 7  # of the digits
 
 
 def test_choosing() -> None:
@@ -355,6 +368,7 @@ def test_the_command_prints_json(command: Sads, tmp_path: Path) -> None:
         (["--predictors", "tarot"], "unknown predictor 'tarot'; choose from alpha"),
         (["--families", "cnn,"], "names with commas"),
         (["--families", "resnet"], "unknown family 'resnet'"),
+        (["--families", "cnn,mlp,cnn"], "--families has 'cnn' twice"),
         (["--rotations", "left"], "unknown rotation 'left'"),
         (["--outcome", "luck"], "unknown outcome 'luck'"),
         (["--practice", "mine"], "practice 'mine'"),

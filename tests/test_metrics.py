@@ -247,12 +247,13 @@ NAN[3, 0, 0, 0] = math.nan
     [
         (lambda: sads.sliced_wasserstein(X, NAN), "y has 1 of 10 samples with NaN"),
         (lambda: sads.sliced_wasserstein(X, X[:, :, :1]), r"\(1, 2, 2\) and \(1, 1, 2\)"),
+        (lambda: sads.sliced_wasserstein(X, X.double() * 1e200), r"y has values up to .*e\+200"),
         (lambda: sads.sliced_wasserstein(X[:0], X), "x has shape .* at least one sample"),
         (lambda: sads.sliced_wasserstein(X[:, 0, 0, 0], X), "x has shape"),
         (lambda: sads.sliced_wasserstein(X, X, num_projections=0), "num_projections must be"),
         (lambda: sads.sliced_wasserstein(X, X, projections=torch.ones(2, 3)), r"\(2, 3\)"),
         (lambda: sads.sliced_wasserstein(X, X, projections=torch.zeros(2, 4)), "not zero"),
-        (lambda: sads.sliced_wasserstein(X, X, projections=torch.ones(0, 4)), "L >= 1"),
+        (lambda: sads.sliced_wasserstein(X, X, projections=torch.ones(0, 4)), "at least one, .L"),
         (
             lambda: sads.sliced_wasserstein(X, X, projections=torch.ones(1, 4), num_projections=1),
             "not both",

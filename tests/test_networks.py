@@ -1,6 +1,7 @@
 """The networks against independent implementations of them."""
 
 import math
+from typing import Any
 
 import pytest
 import torch
@@ -204,6 +205,33 @@ def test_every_network_keeps_the_shape(name: str, shape: tuple[int, ...]) -> Non
 
 
 @pytest.mark.parametrize(
+    ("name", "shape", "options"),
+    [
+        ("mlp", (1,), {"time_width": 1}),
+        ("mlp", (1, 2, 2, 2, 2), {"time_width": 0, "depth": 0}),
+        ("mlp", (1, 3, 5), {"time_width": 3, "width": 1}),
+        ("cnn", (1, 1), {"channels": 1}),
+        ("cnn", (2, 3, 1, 2), {"channels": 3, "depth": 1}),
+        ("iddpm", (1, 1, 3), {"channel_mults": ()}),
+        ("iddpm", (1, 2, 4), {"channel_mults": (1,), "depth": 0}),
+        ("iddpm", (1, 2, 2), {"channels": 64, "channel_mults": (2,)}),
+        ("dit", (1, 1, 1), {"patch_size": 1, "hidden_size": 4, "num_heads": 1, "depth": 0}),
+        ("dit", (1, 3, 6), {"patch_size": 3, "hidden_size": 8, "num_heads": 2, "depth": 1}),
+    ],
+)
+def test_the_smallest_networks_return_what_they_are_given(
+    name: str, shape: tuple[int, ...], options: dict[str, Any]
+) -> None:
+    network = sads.family(name, shape, **options).build()
+    x, t = torch.randn(2, *shape), torch.tensor([0.0, 9.0])
+    with torch.no_grad():
+        both, first = network(x, t), network(x[:1], t[:1])
+    assert both.shape == x.shape
+    assert both.isfinite().all()
+    assert torch.allclose(both[:1], first, atol=1e-5)
+
+
+@pytest.mark.parametrize(
     ("name", "shape", "options", "words"),
     [
         ("iddpm", (1, 15, 15), {}, "divide by 4"),
@@ -216,7 +244,12 @@ def test_every_network_keeps_the_shape(name: str, shape: tuple[int, ...]) -> Non
         ("iddpm", (1, 16, 16), {"channels": 0}, "channels must be a whole number of at least 1"),
         ("iddpm", (1, 16, 16), {"channel_mults": (1, 0)}, "each of channel_mults must be"),
         ("iddpm", (1, 16, 16), {"channel_mults": 2}, r"whole numbers such as \[1\]"),
+        ("iddpm", (1, 4, 4), {}, "one position of 32 channels, one for each group"),
+        ("iddpm", (1, 1, 1), {"channel_mults": ()}, "one position of 32 channels"),
+        ("iddpm", (1, 2, 2), {"channel_mults": (2,)}, "one position of 32 channels"),
+        ("iddpm", (1, 8, 8), {"channel_mults": (2,), "depth": 0, "num_heads": 64}, "width 32, got"),
         ("dit", (1, 16, 16), {"patch_size": 3}, "patch_size must divide"),
+        ("dit", (1, 16, 16), {"mlp_ratio": 1e-3}, "leaves no unit in the hidden layers"),
         ("dit", (1, 16, 16), {"hidden_size": 50}, "hidden_size must divide"),
         ("dit", (1, 16, 16), {"num_heads": 0}, "num_heads must be a whole number of at least 1"),
         ("dit", (1, 16, 16), {"mlp_ratio": -1}, "mlp_ratio must be a finite number above 0"),

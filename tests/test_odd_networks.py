@@ -103,7 +103,7 @@ def _family(factory: Callable[[], nn.Module]) -> sads.ScoreFamily:
 @pytest.mark.parametrize(
     ("factory", "estimator", "note"),
     [
-        (Copied, "integrated", "starts as a copy"),
+        (Copied, "integrated", "has random numbers of"),
         (PartlyFilled, "integrated", ""),
         (HiddenState, "monte-carlo", "random beyond their parameters"),
         (AlwaysDropping, "monte-carlo", "random beyond their parameters"),

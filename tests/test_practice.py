@@ -166,7 +166,7 @@ def test_what_has_no_covariance_has_no_skip(count: int) -> None:
 
 
 def test_what_does_not_fit_has_no_skip() -> None:
-    with pytest.raises(DataError, match=r"give data of 1x2x2"):
+    with pytest.raises(DataError, match=r"expected \(N, 1, 2, 2\)"):
         sads.gaussian_skip(_tiny(), torch.randn(9, 1, 3, 3))
     with pytest.raises(
         InvalidArgumentError, match="rank must be a whole number of at least 1, got 0"

@@ -234,7 +234,7 @@ def test_predictors_by_name() -> None:
 
 def test_misuse_is_one_clear_line() -> None:
     prospect = make_prospect()
-    with pytest.raises(InvalidArgumentError, match="the network takes"):
+    with pytest.raises(InvalidArgumentError, match=r"the data have shape \(3, 1, 2, 2\), expected"):
         Prospect(prospect.network, torch.zeros(3, 1, 2, 2))
     with pytest.raises(InvalidArgumentError, match="unknown prediction"):
         Plan(prediction="tea")

@@ -1,5 +1,8 @@
 """Probes of users: names, functions, and objects with no more than `draw`."""
 
+import math
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
@@ -110,3 +113,63 @@ def test_what_a_probe_may_not_return(estimator: str) -> None:
 def test_what_is_no_probe_is_refused(probe: object) -> None:
     with pytest.raises(InvalidArgumentError, match=r"unknown probe .* zero, gaussian or forward"):
         _estimate(probe)
+
+
+class Ones(type(sads.probe("zero"))):  # type: ignore[misc]
+    """Its class is one of ours, its inputs are not."""
+
+    def draw(self, shape: tuple[int, ...], level: int, schedule: Schedule, rng: Rng) -> Tensor:
+        return torch.ones(shape)
+
+
+class Twos(Ones):
+    """It draws as its parent does, twice as much: that is a `draw` of its own, too."""
+
+    isotropic = True
+
+    def draw(self, shape: tuple[int, ...], level: int, schedule: Schedule, rng: Rng) -> Tensor:
+        return 2 * super().draw(shape, level, schedule, rng)
+
+
+def test_what_a_probe_is_lies_in_its_inputs_not_in_its_class() -> None:
+    """With `a = -1` at every level the geometry holds `E[x x^T]`, of ones in every entry."""
+    zero, ones = (_estimate(probe, "v") for probe in ("zero", Ones()))
+    assert ones.provenance.probe == {"name": "Ones"}
+    constant = torch.full((16,), 0.25, dtype=torch.float64)
+    added = ones.energy(constant) - zero.energy(constant)
+    assert added > 8  # 16 if the networks had nothing to do with it
+    twos = sads.probe(Twos())
+    assert (twos.isotropic, sads.probe(Ones()).isotropic) == (True, False)
+    assert twos.second_moment(sads.Schedule(), torch.ones(3)) is None
+
+
+def zero(level: int, generator: torch.Generator) -> Tensor:
+    return torch.ones(1, 4, 4)
+
+
+def test_a_name_of_ours_does_not_make_a_probe_ours() -> None:
+    assert _estimate(zero).provenance.probe == {"name": "custom zero"}
+
+
+@pytest.mark.parametrize(
+    ("said", "message"),
+    [
+        ({"draw": lambda *_: torch.full((1, 4, 4), torch.nan)}, "NaN or infinity at level"),
+        (
+            {"draw": lambda *_: torch.full((1, 4, 4), 1e39, dtype=torch.double)},
+            "NaN or infinity at level",
+        ),
+        ({"draw": lambda *_: torch.ones(1, 4, 4) * 1j}, "complex64, expected real numbers"),
+        ({"second_moment": lambda *_: math.nan}, "second moment of the probe is nan"),
+        ({"second_moment": lambda *_: torch.ones(3)}, r"type Tensor and shape \(3,\), expected"),
+        ({"second_moment": lambda *_: torch.eye(2)}, "of 2 coordinates, the data have 16"),
+        ({"describe": lambda *_: "zero"}, "describes itself as 'zero', expected a mapping"),
+        ({"describe": lambda *_: {"x": torch.ones(1)}}, "that JSON can hold"),
+    ],
+)
+def test_what_is_wrong_with_a_probe_is_said_before_networks_are_drawn(
+    said: dict[str, Any], message: str
+) -> None:
+    probe = type("Mine", (Half,), said)()
+    with pytest.raises(InvalidArgumentError, match=message):
+        _estimate(probe, "v")

@@ -646,7 +646,7 @@ def test_what_annotations_do_not_take_is_refused(tmp_path, monkeypatch):
     assert tried > 800
 
 
-def test_arrays_and_other_types_are_taken_where_they_make_sense():
+def test_arrays_and_other_types_are_taken_where_they_make_sense(tmp_path):
     x, v = X.numpy().astype(np.float64), V.numpy().astype(np.float64)
     assert geometry().energy(v) == geometry().energy(V)
     assert sads.alignment(geometry(), x).alpha.value == pytest.approx(
@@ -666,3 +666,7 @@ def test_arrays_and_other_types_are_taken_where_they_make_sense():
     assert sads.probe("forward", images=x).images.shape == X.shape
     assert sads.estimate_geometry(family(), np.int64(16), seed=np.int64(1)).num_networks == 16
     assert sads.sample(model(), np.int32(2), steps=1).shape == (2, 1, 4, 4)
+    assert sads.classify(X.repeat(4, 1, 1, 1), X.repeat(4, 1, 1, 1), seed=np.uint64(1)).num_samples
+    numbers = {"iterations": np.int64(2), "batch_size": np.int32(10), "seed": np.uint64(2**64 - 1)}
+    trained = sads.train(family(), X, learning_rate=np.float32(1e-3), **numbers)
+    assert sads.load_model(trained.save(tmp_path / "m.safetensors"), family()).provenance.options

@@ -1,6 +1,7 @@
 """Reports: what is in the file, and what a browser makes of it."""
 
 import base64
+import csv
 import io
 import json
 import re
@@ -23,6 +24,7 @@ from pictures import leave_empty
 from sads.adapters.presets import Preset
 from sads.atlas.entry import describe, save
 from sads.cli.main import main
+from sads.cli.report import add_report
 from sads.data.bases import Basis
 from sads.errors import ReportError
 from sads.estimates import Estimate
@@ -385,10 +387,13 @@ def test_comparison_numbers(
     content = json.loads(seen.page.locator("#data").text_content())
     compared = next(part for part in content if part["kind"] == "comparison")
     pair = compared["pairs"][0]
-    ours, theirs = (g.directions().preferred(5).reshape(5, -1).numpy() for g in (geometry, dit))
-    projectors = [rows.T @ rows for rows in (ours, theirs)]
-    shared = np.trace(projectors[0] @ projectors[1]) / 5
-    assert pair["ends"]["preferred"][pair["sizes"].index(5)]["shared"] == pytest.approx(shared)
+    ends = dict(zip(pair["sizes"], pair["ends"]["preferred"], strict=True))
+    known = {k: end["shared"] for k, end in ends.items() if end["shared"] is not None}
+    assert len(known) > 1
+    for k, said in known.items():
+        ours, theirs = (g.directions().preferred(k).reshape(k, -1).numpy() for g in (geometry, dit))
+        projectors = [rows.T @ rows for rows in (ours, theirs)]
+        assert said == pytest.approx(np.trace(projectors[0] @ projectors[1]) / k)
     cosines = np.abs(
         geometry.directions().vectors.flatten(1) @ dit.directions().vectors.flatten(1).T
     )
@@ -577,6 +582,26 @@ def test_claims_are_filtered_and_sorted(visit: Visit, pages: dict[str, Path]) ->
     seen.check_quiet()
 
 
+def test_tables_are_saved_as_numbers(visit: Visit, pages: dict[str, Path]) -> None:
+    """In full, errors in columns of their own, as the files of the figures have them."""
+    page = visit(pages["paper"]).page
+    with page.expect_download() as waiting:
+        page.locator("[data-table-csv='fig6-table']").click()
+    rows = list(csv.DictReader(waiting.value.path().read_text().splitlines()))
+    said = json.loads((LAPTOP / "fig6.json").read_text())
+    shown = dict(said["columns"])
+    assert len(rows) == len(said["table"])
+    for row, known in zip(rows, said["table"], strict=True):
+        for name, title in shown.items():
+            value = known.get(name)
+            if isinstance(value, dict):
+                assert float(row[title]) == value["value"]
+                assert row[f"{title} error"] == "" or value["error"] is not None
+                assert float(row[f"{title} error"] or 0) == (value["error"] or 0)
+            elif isinstance(value, float):
+                assert float(row[title]) == value
+
+
 def test_the_cells_behind_a_figure(visit: Visit, tmp_path: Path) -> None:
     folder = tmp_path / "paper"
     shutil.copytree(LAPTOP, folder)
@@ -733,6 +758,30 @@ class TestCommand:
         text = command.fail("report", "g.safetensors")
         assert "--directions" in text
         assert not (tmp_path / "report.html").exists()
+
+
+def test_the_old_page_stays_if_there_is_no_new_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sads.estimate_geometry(sads.family("dit", (1, 4, 4))).save(tmp_path / "geometry.safetensors")
+    old = add_report(tmp_path, quiet=True).read_bytes()
+    with monkeypatch.context() as patch:
+        patch.setattr(page_module, "LARGEST", 1000)
+        with pytest.raises(ReportError, match="the report would have"):
+            add_report(tmp_path, quiet=True)
+    assert (tmp_path / "report.html").read_bytes() == old
+    assert len(list(tmp_path.iterdir())) == 2
+    (tmp_path / "geometry.safetensors").unlink()
+    sads.estimate_geometry(sads.family("dit", (1, 8, 8))).save(tmp_path / "geometry.safetensors")
+    assert add_report(tmp_path, quiet=True).read_bytes() != old
+
+
+def test_a_geometry_without_a_matrix_has_a_report_that_was_asked_for(
+    command: Sads, tmp_path: Path
+) -> None:
+    options = ("--shape", "1x4x4", "--networks", 16, "--matrix-free", "--report", "--json")
+    said = json.loads(command.succeed("geometry", "cnn", *options))
+    assert (tmp_path / said["files"]["report"]).is_file()
 
 
 def test_misuse_in_python(tmp_path: Path, dit: sads.Geometry) -> None:

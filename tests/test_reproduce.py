@@ -11,11 +11,14 @@ from typing import ClassVar
 import numpy as np
 import pytest
 import torch
+from matplotlib.figure import Figure as Picture
 
 from sads.cli.main import main
-from sads.data.bases import basis
+from sads.data.bases import BASES, basis
 from sads.diffusion.anatomy import DenoisingError
+from sads.errors import OutputError
 from sads.estimates import Estimate
+from sads.experiments.archive import Archive
 from sads.experiments.figures import (
     all_figures,
     fig1,
@@ -26,11 +29,12 @@ from sads.experiments.figures import (
     practice,
     rotated_images,
 )
-from sads.experiments.figures.figure import SCALES, Context, note_cells
+from sads.experiments.figures.figure import SCALES, Context, Figure, Outcome, note_cells
 from sads.experiments.figures.practice import arms
-from sads.experiments.page import describe_claim
+from sads.experiments.page import Summary, describe_claim
 from sads.experiments.preregistration import find_registered
 from sads.experiments.records import Facts, Record
+from sads.experiments.reproduction import _commands, _drawing, refuse_to_lose, write_outcome
 from sads.experiments.spec import COMMON, PAPER, FamilySpec
 from sads.experiments.store import Store
 from sads.experiments.verdict import correct
@@ -126,10 +130,155 @@ def test_panels_of_an_earlier_command_stay(reproduce, tmp_path, monkeypatch):
     monkeypatch.setitem(fig2.COLUMNS, "smoke", fewer)
     common = ("--workers", "1", "--out", str(tmp_path))
     assert reproduce("fig2", "--only", "canonical", *common).status == 0
-    (tmp_path / "fig9.json").write_text("damaged")
     assert reproduce("fig2", "--only", "haar", *common).status == 0
     summary = json.loads((tmp_path / "fig2.json").read_text())
     assert [row["basis"] for row in summary["table"]] == ["canonical", "haar"]
+
+
+def summary(name, **fields):
+    """A figure that was made before, of no cells and no claims."""
+    empty = Summary(name, name, "laptop", (), "sads reproduce then", (), {}, (), (), {})
+    return replace(empty, **fields)
+
+
+class TestAFolderThatWasMadeBefore:
+    """What does not go with what is there is said at once: nothing has been computed."""
+
+    @pytest.fixture
+    def refuse(self, reproduce, tmp_path, monkeypatch):
+        def compute(*arguments, **options):
+            pytest.fail("something was computed")
+
+        for name in ("sweep", "prepare_geometry"):
+            monkeypatch.setattr(f"sads.experiments.reproduction.{name}", compute)
+        (tmp_path / "records.jsonl").touch()  # so that the folder is ours
+
+        def run(*arguments):
+            return refused(reproduce(*arguments, "--out", str(tmp_path)))
+
+        return run
+
+    def test_at_another_scale(self, refuse, tmp_path):
+        summary("fig8").save(tmp_path)
+        line = refuse("fig6", "--scale", "smoke")
+        assert "fig8.json is of --scale laptop, not smoke" in line
+        assert line.endswith("give --scale laptop or another --out\n")
+        assert not (tmp_path / "store").exists()
+
+    @pytest.mark.parametrize("content", ["damaged", "{}", '{"figure": "fig8"}', "[" * 99])
+    def test_with_a_figure_that_is_damaged(self, refuse, tmp_path, content):
+        (tmp_path / "practice.json").write_text(content)
+        assert "practice.json is damaged or not ours" in refuse("fig6")
+        assert (tmp_path / "practice.json").read_text() == content
+
+    def test_with_a_figure_under_another_s_name(self, refuse, tmp_path):
+        summary("fig8", scale="smoke").save(tmp_path).rename(tmp_path / "fig7.json")
+        assert "fig7.json is damaged or not ours (it is of 'fig8')" in refuse("fig6")
+
+    def test_with_pages_of_somebody_else(self, refuse, tmp_path):
+        for name in ("README.md", "figures.md"):
+            (tmp_path / name).write_text("mine")
+        assert "is ours to write; move one of them away" in refuse("fig6")
+
+    def test_images_are_read_before_the_first_figure(self, refuse, tmp_path):
+        (tmp_path / "mnist.npz").write_text("junk")
+        images = f"mnist={tmp_path / 'mnist.npz'}"
+        assert "mnist.npz" in refuse("fig6", "fig7", "--only", "dit-4,mnist", "--images", images)
+
+    @pytest.mark.parametrize(("name", "least"), [("mnist", 150), ("faces", 3)])
+    def test_images_must_be_enough(self, refuse, tmp_path, name, least):
+        np.savez(tmp_path / "few.npz", images=np.random.default_rng(0).random((2, 1, 14, 14)))
+        line = refuse("fig7", "--only", name, "--images", f"{name}={tmp_path / 'few.npz'}")
+        assert f"--images {name} has 2 images; give at least {least}, of which a third" in line
+
+
+class TestDrawnAgain:
+    """With fewer panels, seeds or images than before: what is there stays."""
+
+    @pytest.fixture
+    def context(self, tmp_path):
+        return Context("smoke", Store(tmp_path / "store"), "torch")
+
+    @pytest.mark.parametrize(
+        ("only", "earlier", "expected"),
+        [
+            ((), (), list(fig6.TABLE1)),
+            (("dit-4",), (), ["dit-4"]),
+            (("dit-4",), ("dit-2",), ["dit-2", "dit-4"]),
+            ((), (fig6.ENDS,), [*fig6.TABLE1, fig6.ENDS]),  # made on request, once
+        ],
+    )
+    def test_panels(self, context, only, earlier, expected):
+        drawn = _drawing(FIGURES["fig6"], replace(context, only=only), summary("f", panels=earlier))
+        assert fig6.chosen_panels(drawn) == expected
+
+    @pytest.mark.parametrize(
+        ("asked", "earlier", "expected"),
+        [(2, None, 5), (2, 8, 8), (None, 8, 8), (8, None, 8), (None, None, 5)],
+    )
+    def test_seeds(self, context, asked, earlier, expected):
+        """As many as were asked for are computed, but all that are finished are drawn."""
+        asking = replace(context, num_seeds=asked)
+        assert len(asking.seeds(5)) == (asked or 5)
+        drawn = _drawing(FIGURES["fig6"], asking, summary("fig6", num_seeds=earlier))
+        assert len(drawn.seeds(5)) == expected
+
+    def test_images_that_are_given_no_more(self, context, tmp_path):
+        """Finished cells are drawn without them, unless nobody knows of which images they are."""
+        name, shape = "mnist", (1, 14, 14)
+        images = tmp_path / "mnist.npz"
+        np.savez(images, images=np.random.default_rng(0).random((150, *shape[1:])))
+        given = replace(context, sources={name: str(images)}, only=(name,))
+        cells = FIGURES["fig7"].cells(given)
+        records = {cell.hash: replace(record(1.0, {20: 1.0}), cell=cell) for cell in cells}
+        earlier = summary("fig7", scale="smoke", panels=("digits", name), cells=tuple(records))
+        earlier.save(tmp_path)
+        asking = replace(context, only=("digits",))
+        refuse_to_lose(FIGURES["fig7"], asking, tmp_path)  # nobody has these cells any more
+        context.store.archive = Archive(tmp_path, records)
+        refuse_to_lose(FIGURES["fig7"], asking, tmp_path)
+        drawn = _drawing(FIGURES["fig7"], asking, earlier)
+        assert {cell.hash for cell in FIGURES["fig7"].cells(drawn)} > set(records)
+        other = replace(cells[0], data_sha256="others")
+        records[other.hash] = replace(record(1.0, {20: 1.0}), cell=other)
+        with pytest.raises(OutputError, match=r"shows 3 cells that would be left out .mnist"):
+            refuse_to_lose(FIGURES["fig7"], asking, tmp_path)
+
+    def test_commands(self):
+        """Whoever makes it anew needs them all, unless the last one asked for everything."""
+        cells = [SimpleNamespace(twin_hash=name) for name in "ab"]
+        done = [replace(record(1.0, {20: 1.0}), cell=cell) for cell in cells]
+        earlier = summary("fig7", command="first\nsecond")
+        assert _commands(None, "second", {"b"}, done) == "second"
+        assert _commands(earlier, "third", {"b"}, done) == "first\nsecond\nthird"
+        assert _commands(earlier, "first", {"b"}, done) == "first\nsecond"
+        assert _commands(earlier, "third", {"a", "b"}, done) == "third"
+
+    def test_a_picture_that_cannot_be_written_changes_nothing(self, context, tmp_path):
+        """The summary goes with the pictures that are there."""
+
+        def draw(fails):
+            def fail(path):
+                raise OSError(28, "No space left on device")
+
+            pictures = {
+                "one": Picture(),
+                "two": SimpleNamespace(savefig=fail) if fails else Picture(),
+            }
+            return Outcome(pictures, [], [], ["later" if fails else "first"])
+
+        figure = Figure("ours", "An answer", draw)
+        write_outcome(figure, draw(False), tmp_path, context, "first")
+        before = {path.name: path.read_bytes() for path in tmp_path.glob("ours*")}
+        assert set(before) == {"ours.json", "ours-one.png", "ours-two.png"}
+        with pytest.raises(OutputError, match="No space left"):
+            write_outcome(figure, draw(True), tmp_path, context, "later")
+        assert {path.name: path.read_bytes() for path in tmp_path.glob("ours*")} == before
+        assert not list(tmp_path.glob(".sads*"))
+        fewer = Outcome({"one": Picture()}, [], [])
+        with pytest.raises(OutputError, match=r"ours would lose ours-two\.png, for which cells of"):
+            write_outcome(figure, fewer, tmp_path, context, "later")
+        assert {path.name: path.read_bytes() for path in tmp_path.glob("ours*")} == before
 
 
 def test_images_that_are_not_given_are_named(reproduce, tmp_path):
@@ -399,14 +548,31 @@ class TestPractice:
                     )
         return found
 
+    def judge(self, done, missing=()):
+        return practice.judge_practices("digits", done, [*done, *missing])
+
+    def test_a_claim_waits_for_all_that_it_compares(self):
+        """And for nothing else: the paper's way may be finished, and common practice not."""
+        done = self.done()
+        missing = [(COMMON, kind, seed) for kind in self.ROTATIONS for seed in range(8, 10)]
+        claims = self.judge(done, missing)
+        waiting = [c for c in claims if "common practice" in c.text and "without" not in c.text]
+        assert [c.reason for c in waiting] == [
+            *["16 of its 20 cells finished"] * 2,
+            *["32 of its 40 cells finished"] * 2,
+        ]
+        assert {c.verdict for c in waiting} == {"not tested"}
+        before = {c.text: c for c in self.judge(done)}
+        assert all(c == before[c.text] for c in claims if c not in waiting)
+
     def test_every_claim_is_registered(self):
-        claims = practice.judge_practices("digits", self.done())
+        claims = self.judge(self.done())
         assert len(claims) == 3 * 4 + 2
         for claim in claims:
             assert "found later" not in describe_claim("practice", claim)
 
     def test_claims_follow_the_numbers(self):
-        words = {c.text: c.verdict for c in practice.judge_practices("digits", self.done())}
+        words = {c.text: c.verdict for c in self.judge(self.done())}
         place = "digits, common practice: "
         assert words[f"{place}the minimising rotation beats the identity"] == "contradicted"
         assert words[f"{place}the minimising rotation beats random rotations"] == "contradicted"
@@ -417,11 +583,11 @@ class TestPractice:
 
     def test_on_one_page_eight_seeds_are_enough_and_five_are_not(self):
         for seeds, expected in ((8, {"supported", "contradicted"}), (5, {"not tested"})):
-            claims = correct(practice.judge_practices("digits", self.done(seeds)))
+            claims = correct(self.judge(self.done(seeds)))
             assert {c.verdict for c in claims if "alpha" not in c.text} == expected
 
     def test_losses_count_whatever_a_sampler_makes_of_them(self):
-        claims = practice.judge_practices("digits", self.done(constant=0.01))
+        claims = self.judge(self.done(constant=0.01))
         closed = {claim.text for claim in claims if claim.gate}
         losses = {claim.text for claim in claims if "denoising loss" in claim.text}
         assert len(losses) == 3
@@ -516,6 +682,26 @@ class TestFigure6:
         assert self.judge(lambda rank: 20.0 + rank).verdict == "contradicted"
         assert self.judge(lambda rank: 20.0 + (rank - 4) ** 2 % 7).verdict == "inconclusive"
 
+    def test_no_claim_is_tested_on_a_part_of_its_cells(self, monkeypatch):
+        """The second seed came as far as the sixth direction."""
+        chosen = {(seed, rank): (seed, rank) for seed in range(2) for rank in range(9)}
+        done = {key: record(1.0, {400: 20.0 - key[1]}) for key in list(chosen)[:15]}
+        geometry = SimpleNamespace(data_directions=lambda: self.DIRECTIONS)
+        for name in ("plot_panel", "_row"):
+            monkeypatch.setattr(fig6, name, lambda *_: None)
+        monkeypatch.setattr(fig6, "_note_doubtful", lambda *_: [])
+        monkeypatch.setattr(fig6, "panel_cells", lambda *_: chosen)
+        context = SimpleNamespace(
+            scale="laptop",
+            layers="torch",
+            panels=lambda *_, **__: ["dit-4"],
+            geometry=lambda spec: geometry,
+            finished=lambda cells: done,
+            tested=list,
+        )
+        (claim,) = fig6.draw(context).claims
+        assert (claim.verdict, claim.reason) == ("not tested", "15 of its 18 cells finished")
+
     def test_five_seeds_of_an_accident_are_one_accident(self):
         """The first direction is worst in all seeds, the others are as they are."""
         claim = self.judge(lambda rank: 30.0 if rank == 0 else 20.0 + rank % 3)
@@ -536,19 +722,34 @@ class TestFigure2:
             hard = parts["low"] if name == "dct" else parts["inside"]
             values[name] = np.where(hard, 5.0, 1.0) + np.linspace(0, 0.1, 64)
             energies[name] = values[name] ** 2
-        claims = {c.text: c.verdict for c in fig2.judge_bases(values, energies, shape)}
+        done = fig2.Behind([], {})
+        claims = {c.text: c.verdict for c in fig2.judge_bases(values, energies, shape, done)}
         assert claims["dct: low frequencies are modelled worse"] == "supported"
         assert claims["canonical: the border is modelled better"] == "supported"
         assert claims["vectors localised in space are modelled better"] == "contradicted"
         reverse = {k: -v for k, v in values.items()}
-        claims = {c.text: c.verdict for c in fig2.judge_bases(reverse, energies, shape)}
+        claims = {c.text: c.verdict for c in fig2.judge_bases(reverse, energies, shape, done)}
         local = claims.pop("vectors localised in space are modelled better")
         assert (local, set(claims.values())) == ("supported", {"contradicted"})
-        common = fig2.judge_bases(values, energies, shape, place="common practice, ")
+        common = fig2.judge_bases(values, energies, shape, done, "common practice, ")
         texts = [*claims, *(claim.text for claim in common)]
         assert all(find_registered("fig2", text) for text in texts)
-        closed = fig2.judge_bases(values, energies, shape, "they have diverged")
-        assert {(c.verdict, c.reason) for c in closed} == {("not tested", "they have diverged")}
+
+    def test_claims_rest_on_the_cells_of_their_bases(self):
+        """A basis whose models have diverged, or are missing, closes no claim about another."""
+        shape = (1, 4, 4)
+        values = {name: np.linspace(1.0, 2.0, 16) for name in BASES}
+        good, bad = (record(1.0, {400: 5.0}, constant=constant) for constant in (100.0, 1.0))
+        done = {(0, name, 0): bad if name == "dst" else good for name in BASES}
+        missing = [(1, "dct", 0)]
+        claims = fig2.judge_bases(values, values, shape, fig2.Behind([*done, *missing], done))
+        reasons = {claim.text.partition(":")[0]: claim.reason for claim in claims}
+        diverged = "1 of {} has diverged (their SW2 is 5 times that of the best constant"
+        assert reasons.pop("dst").startswith(diverged.format("1 model"))
+        assert reasons.pop("dct") == "1 of its 2 cells finished"
+        assert reasons.pop("hadamard") == reasons.pop("canonical") == ""
+        assert all(reason.startswith(diverged.format("5 models")) for reason in reasons.values())
+        assert len(reasons) == 2  # of all bases
 
 
 def test_notes_name_what_is_missing():

@@ -15,7 +15,7 @@ def normal(*size, seed=0):
     return torch.randn(*size, generator=generator, dtype=torch.float64)
 
 
-@pytest.mark.parametrize("power", POWERS)
+@pytest.mark.parametrize("power", [2.0**-900, 2.0**-100, 2.0**100, 2.0**400])
 def test_distances_have_the_scale_of_the_samples(power):
     x, y, covariance = normal(30, 4), normal(20, 4, seed=1), torch.diag(normal(4) ** 2)
     plain = sads.sliced_wasserstein(x, y, num_projections=20)

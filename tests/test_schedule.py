@@ -1,5 +1,7 @@
 """Noise levels against diffusers and against the definition of each prediction."""
 
+from typing import Any
+
 import pytest
 import torch
 
@@ -118,3 +120,65 @@ def test_what_does_not_preserve_variance_is_not_trained(name: str) -> None:
 def test_impossible_schedules_are_refused(name: str, levels: int) -> None:
     with pytest.raises(InvalidArgumentError):
         sads.Schedule(name, levels)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"name": "linear", "num_levels": 1}, "give 21 to 1,000,000, or fewer with a first and"),
+        ({"name": "edm", "num_levels": 1}, "give 2 to 1,000,000$"),
+        ({"name": "cosine", "num_levels": 0}, "give 1 to 1,000,000$"),
+        ({"name": "linear", "first": 1e-17, "last": 1e-17}, "from 0 to 0 in double precision"),
+        ({"name": "ve", "first": 1e-300, "last": 1e300}, "to inf in double precision"),
+        ({"name": "flow", "shift": 1e-300}, "or another shift"),
+    ],
+)
+def test_levels_without_noise_or_of_infinite_noise_are_refused(
+    options: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(InvalidArgumentError, match=message):
+        sads.Schedule(**options)
+
+
+def test_one_level_is_enough() -> None:
+    one = sads.Schedule("linear", 1, first=0.5, last=0.5)
+    assert one.sigma.tolist() == pytest.approx([0.5**0.5])
+    family = sads.family("mlp", (1, 2, 2), width=4, depth=1, schedule=one)
+    assert sads.estimate_geometry(family, 16).trace > 0
+
+
+@pytest.mark.parametrize(
+    ("prediction", "schedule", "message"),
+    [
+        ("x0", sads.Schedule("flow", 1), "add to a score is nothing but 0"),
+        ("v", sads.Schedule("flow", 1), "add to a score is nothing but 0"),
+        ("epsilon", sads.Schedule("ve", first=1e-200), "add to a score is infinite"),
+        ("edm", sads.Schedule("edm", sigma_data=1e-300), "nothing but 0"),
+    ],
+)
+def test_predictions_that_say_nothing_of_a_score_are_refused(
+    prediction: str, schedule: sads.Schedule, message: str
+) -> None:
+    with pytest.raises(InvalidArgumentError, match=message):
+        sads.family("mlp", (1, 2, 2), prediction=prediction, schedule=schedule)
+
+
+def test_levels_that_are_not_there_have_no_score() -> None:
+    family = sads.family("mlp", (1, 2, 2), width=4, depth=1, schedule=sads.Schedule("cosine", 4))
+    network = family.build()
+    for level in (-1, 4, 1.5, True):
+        with pytest.raises(InvalidArgumentError, match="whole numbers from 0 to 3, got"):
+            family.score(network, torch.zeros(1, 1, 2, 2), torch.tensor([level]))
+
+
+def test_what_cannot_be_trained_is_refused_before_anything_is_estimated() -> None:
+    near_one = sads.Schedule("linear", first=0.9, last=0.9999)
+    x = torch.randn(32, 1, 2, 2)
+    for schedule, message in (("flow", "under the schedule flow"), (near_one, "at noise alone")):
+        family = sads.family("mlp", (1, 2, 2), schedule=schedule)
+        with pytest.raises(InvalidArgumentError, match=message):
+            sads.rank(x, [sads.family("mlp", (1, 2, 2)), family], num_networks=10**9)
+        with pytest.raises(InvalidArgumentError, match=message):
+            sads.train(family, x)
+    with pytest.raises(InvalidArgumentError, match="have the shape 1x2x2, mlp takes"):
+        sads.rank(x, ["mlp"], num_networks=10**9)

@@ -2,6 +2,7 @@
 
 import math
 import re
+from pathlib import Path
 
 import diffusers
 import numpy as np
@@ -12,13 +13,14 @@ from torch import Tensor, nn
 
 import sads
 from cases import FAMILIES, small_family
-from sads.cpu import random
+from sads.cpu import c_code, random
 from sads.cpu.random import can_draw
 from sads.errors import NotEnoughMemoryError
 from sads.geometry.drawing import Initialiser
 from sads.geometry.memory import BASE
 from sads.geometry.recording import named_tensors
 from sads.geometry.streaming.networks import Streamed, StreamedNetwork
+from sads.geometry.streaming.remembered import Findings, recall, remember
 from sads.geometry.streaming.substitution import ShapesOnly
 from sads.seeds import numpy_stream
 
@@ -410,6 +412,21 @@ def test_a_streamed_estimate_goes_on_where_it_was(tmp_path):
 def cache(monkeypatch, tmp_path):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     return tmp_path / "cache" / "sads"
+
+
+@pytest.mark.parametrize("given", [None, "", "relative"])
+def test_without_a_home_nothing_is_remembered_or_compiled(monkeypatch, given):
+    def no_home():
+        raise RuntimeError("Could not determine home directory.")
+
+    monkeypatch.setattr(Path, "home", no_home)
+    monkeypatch.delenv("XDG_CACHE_HOME")
+    if given is not None:
+        monkeypatch.setenv("XDG_CACHE_HOME", given)
+    remember("key", Findings((1.0,), ()))
+    assert recall("key", (1.0,)) is None
+    with pytest.raises(c_code.NoLibraryError, match="no home folder: set XDG_CACHE_HOME"):
+        c_code.library.__wrapped__()
 
 
 def stages_of(family: sads.ScoreFamily) -> tuple[list[str], sads.Geometry]:

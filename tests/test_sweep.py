@@ -23,7 +23,7 @@ from sads.experiments import sweep as sweeping
 from sads.experiments.run import get_geometry
 from sads.experiments.spec import Cell, FamilySpec, GeometrySpec
 from sads.experiments.store import Store
-from sads.experiments.sweep import RayCluster, connect, geometry_on_ray, sweep
+from sads.experiments.sweep import RayCluster, _shard, connect, geometry_on_ray, sweep
 from sads.files import write_json
 from sads.openmp import SETTINGS
 from sads.table1 import Sampling, Training
@@ -257,6 +257,12 @@ def test_ray_in_a_process_of_its_own(tmp_path, processes):
     process.join(400)
     process.kill()
     assert process.exitcode == 0, (tmp_path / "output").read_text()[-3000:]
+
+
+def test_shards_of_a_geometry_are_matrices_that_add_up(monkeypatch):
+    monkeypatch.setattr("sads.geometry.estimate.DENSE_POSITIONS", 1)
+    first, second = (_shard(GEOMETRY, start, 16) for start in (0, 16))
+    assert first.merge(second).end("avoided").vectors.shape[0] > 0
 
 
 def run_ray_tests(output):

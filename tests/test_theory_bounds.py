@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 import sads
-from sads.errors import InvalidArgumentError
+from sads.errors import InvalidArgumentError, NetworkError
 from sads.geometry.dense import Dense
 from sads.theory import (
     asymmetry,
@@ -98,7 +98,7 @@ def test_bound_prefers_the_preferred_direction(colored):
 def test_directions_that_cannot_be_used(colored):
     with pytest.raises(InvalidArgumentError, match="direction 1 has length 0"):
         markov_bound(colored, torch.stack([torch.ones(48), torch.zeros(48)]))
-    with pytest.raises(InvalidArgumentError, match="48 numbers"):
+    with pytest.raises(InvalidArgumentError, match=r"or \(N, 48\)"):
         markov_bound(colored, torch.ones(2, 5))
     with pytest.raises(InvalidArgumentError, match="NaN"):
         markov_bound(colored, torch.full((48,), math.nan))
@@ -274,3 +274,8 @@ def test_bounds_are_never_negative():
 def test_predictions_leave_out_bases_that_do_not_exist():
     geometry = sads.estimate_geometry(sads.family("mlp", (1, 6, 6)), 16)
     assert set(predict(geometry)) == {"canonical", "dct", "dst"}
+
+
+def test_networks_that_cannot_be_evaluated_have_no_response():
+    with pytest.raises(NetworkError, match=r"cannot be evaluated as net\(x, t\)"):
+        impulse_response(sads.family(lambda: nn.Linear(3, 3), (1, 4, 4)), 1)

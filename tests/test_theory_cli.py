@@ -128,7 +128,7 @@ def files(tmp_path):
         (["theorem1", "--sigma", "1e200"], "sigma must be positive"),
         (["markov", "--threshold", "-1"], "threshold"),
         (["markov", "--networks", "16", "--threshold", "1e200"], "threshold"),
-        (["symmetry", "--shape", "1x4", "--networks", "1"], "more than 1 value per channel"),
+        (["symmetry", "--shape", "1x4", "--networks", "1"], "one position"),
         (["symmetry", "--level", "5000", "--networks", "1"], "level from 0 to 999"),
         (["adaptive", "cnn", "--image", "none.npz"], "none.npz"),
         (["adaptive", "cnn", "--shape", "1x8"], "1x8"),

@@ -14,6 +14,8 @@ from torch import Tensor
 import sads
 from commands import Sads
 from sads.errors import InvalidArgumentError
+from sads.experiments.archive import Archive
+from sads.experiments.records import losses_by_rotation, trained_families
 from sads.theory.descent import GaussianDescent, overlaps, random_overlaps
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -224,8 +226,8 @@ def test_command(command: Sads) -> None:
 
 def test_command_beside_networks_that_were_trained(command: Sads) -> None:
     """Their losses are those of the committed records, and not in the order of the theorem."""
-    options = ["mlp", "--networks", "32", "--steps", "1000", "--rotations", "5"]
-    options += ["--records", RESULTS]
+    options = ["--networks", "32", "--steps", "1000", "--rotations", "5", "--records", RESULTS]
+    options = ["iddpm", "-o", "channel_mults=[1]", "-o", "depth=1", *options]
     out = command.succeed("theory", "descent", *options, "--shape", "1x8x8", "--json")
     trained = json.loads(out)["trained"]
     losses: dict[str, dict[int, float]] = {kind: {} for kind in ("identity", "min", "max")}
@@ -241,9 +243,26 @@ def test_command_beside_networks_that_were_trained(command: Sads) -> None:
         assert trained[kind]["num_models"] == len(known)
     last = {kind: found["last"]["value"] for kind, found in trained.items()}
     assert last["identity"] < last["min"] < last["random"]
+    err = command.fail("theory", "descent", "mlp", "--shape", "1x8x8", "--records", RESULTS)
+    assert "it has those of: iddpm --shape 1x8x8 -o 'channel_mults=[1]' -o depth=1" in err
     assert "no networks that were trained" in command.fail(
         "theory", "descent", *options, "--shape", "1x4x4"
     )
     assert "there is no records.jsonl" in command.fail(
         "theory", "descent", *options[:-1], "nowhere", "--shape", "1x4x4"
     )
+
+
+def test_networks_of_several_families_and_rotations_are_not_mixed() -> None:
+    """The league has a model of each family behind each rotation, but for two random ones."""
+    records = Archive.read(RESULTS.parent / "league").records.values()
+    families = trained_families(records, "digits", (1, 8, 8))
+    assert {family.name for family in families} == {"cnn", "dit", "iddpm"}
+    for of_family in families.values():
+        found = losses_by_rotation(of_family)
+        counts = {kind: losses.num_models for kind, losses in found.items()}
+        assert counts.pop("random") == 2
+        assert set(counts.values()) == {1}
+        assert {losses.num_updates for losses in found.values()} == {
+            record.cell.training.iterations for record in of_family
+        }

@@ -6,6 +6,7 @@ import math
 import re
 import subprocess
 import tomllib
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -38,6 +39,7 @@ from sads.experiments.verdict import (
     judge,
     sign_flip_test,
     untested,
+    until_finished,
     within_test,
 )
 
@@ -214,6 +216,30 @@ def summary(name: str, *claims: Claim) -> Summary:
     return Summary(name, name, "laptop", (), "sads", claims, {}, (), (), {})
 
 
+@pytest.mark.parametrize(
+    ("number", "unit", "said"),
+    [
+        (1, "seeds with a subspace each", "1 seed with a subspace each"),
+        (1, "random rotations", "1 random rotation"),
+        (5, "seeds", "5 seeds"),
+        (4096, "networks", "4,096 networks"),
+        (0, "", ""),
+    ],
+)
+def test_units_are_counted_as_one_says_it(number, unit, said):
+    assert replace(claim(0.5), num_units=number, unit=unit).units == said
+
+
+def test_no_claim_is_tested_before_its_cells_are_finished():
+    """Nor does the page find a word for it; what is wrong with the models is said first."""
+    good = claim(0.001, text="first")
+    assert until_finished(good, "abc", "xcba") == good
+    waiting = correct([until_finished(good, "abc", "ab")])[0]
+    assert (waiting.verdict, waiting.reason) == ("not tested", "2 of its 3 cells finished")
+    closed = until_finished(replace(good, gate="they have diverged"), "abc", "")
+    assert correct([closed])[0].reason == "they have diverged"
+
+
 def test_a_page_is_corrected_as_a_whole(tmp_path):
     """A claim that stands alone does not stand beside others; figures are written again."""
     summary("fig6", claim(0.04, text="first")).save(tmp_path)
@@ -222,7 +248,7 @@ def test_a_page_is_corrected_as_a_whole(tmp_path):
     judged = judge_page(tmp_path, ["fig6", "fig8"])
     assert judged["fig6"].claims[0].verdict == "inconclusive"
     assert [c.verdict for c in judged["fig8"].claims] == ["inconclusive", "supported"]
-    assert Summary.load(tmp_path / "fig6.json") == judged["fig6"]
+    assert Summary.load(tmp_path, "fig6") == judged["fig6"]
     text = write_page(tmp_path, ["fig6", "fig8"]).read_text()
     assert (
         "| fig8 | third (*found later, not registered*) | ✅ supported | 0.001 | 1 | 8 rot" in text

@@ -84,8 +84,8 @@ def check_number(name: str, value: Any, low: float = -math.inf, high: float = ma
     return number
 
 
-def check_seed(seed: Any) -> None:
-    """A seed of 64 bits."""
+def check_seed(seed: Any) -> int:
+    """A seed of 64 bits, as Python's own number."""
     try:
         number = operator.index(seed)
     except TypeError:
@@ -96,6 +96,7 @@ def check_seed(seed: Any) -> None:
         raise InvalidArgumentError(f"the seed cannot be negative, got {shown(number)}")
     if number >= 1 << 64:
         raise InvalidArgumentError(f"the seed has at most 64 bits, got {shown(number)}")
+    return number
 
 
 def shown(value: Any) -> str:

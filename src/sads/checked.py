@@ -83,15 +83,26 @@ def _annotations(target: Callable[..., Any]) -> dict[str, Any]:
 
 
 def _taken(name: str, value: Any, annotation: Any) -> Any:
-    """An argument as the function gets it: an array that stands for a tensor is made one."""
+    """An argument as the function gets it: arrays as tensors, NumPy's numbers as Python's."""
     members = _members(annotation)
     if name == "seed" and not (value is None and types.NoneType in members):
-        check_seed(value)
-    elif Tensor in members and isinstance(value, Tensor | np.ndarray):
+        return check_seed(value)
+    if Tensor in members and isinstance(value, Tensor | np.ndarray):
         tensor = as_tensor(value, name)
         return value if isinstance(value, Tensor) else tensor
-    elif not any(_fits(value, member) for member in members):
+    if not any(_fits(value, member) for member in members):
         raise InvalidArgumentError(f"{name} must be {_words(members)}, got {shown(value)}")
+    return _plain(value, members)
+
+
+def _plain(value: Any, members: tuple[Any, ...]) -> Any:
+    """A number as Python's own, which can be written to files; all else as it is."""
+    if bool in members and isinstance(value, np.bool_):
+        return bool(value)
+    if int in members and _is_whole(value):
+        return operator.index(value)
+    if float in members and _is_finite(value):
+        return value if isinstance(value, int) else float(value)
     return value
 
 

@@ -7,7 +7,8 @@ line prints it and exits with status 2.
 import os
 import sysconfig
 import traceback
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,15 @@ def printable(name: object) -> str:
     'a\\\\nb\\\\x1b[31m.png'
     """
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in str(name))
+
+
+def counted(number: int, noun: str, plural: str | None = None) -> str:
+    """A number of things, as one says it.
+
+    >>> counted(1, "cell"), counted(1200, "cell"), counted(2, "entry", "entries")
+    ('1 cell', '1,200 cells', '2 entries')
+    """
+    return f"{number:,} {noun if number == 1 else plural or f'{noun}s'}"
 
 
 def describe_failure(error: BaseException) -> str:
@@ -52,6 +62,17 @@ def describe_failure(error: BaseException) -> str:
         return what
     inside = "" if frames[-1].name == "<module>" else f", in {frames[-1].name}"
     return f"{_shown(frames[-1].filename)}, line {frames[-1].lineno}{inside}: {what}"
+
+
+@contextmanager
+def evaluating_networks() -> Iterator[None]:
+    """What a user's network raises in the block is a `NetworkError` that says where."""
+    try:
+        yield
+    except SadsError:
+        raise
+    except (Exception, SystemExit) as error:
+        raise NetworkError(f"a network cannot be evaluated: {describe_failure(error)}") from error
 
 
 def _shown(filename: str) -> str:
@@ -96,6 +117,10 @@ class GeometryFileError(SadsError):
 
 class DataError(SadsError):
     """Images that cannot be read, or that do not fit together or with what was asked for."""
+
+
+class SamplesError(DataError, InvalidArgumentError):
+    """Samples that do not fit what they are given to: of another shape, or not scaled."""
 
 
 class MergeError(SadsError):

@@ -31,6 +31,15 @@ MAX_RELATIVE = 0.25  # a larger error of a positive mean, in units of it, is not
 FEW_NUMBERS = 1 << 14  # of which copies take no time, and every operation more than its numbers
 
 
+def format_error(error: float, form: str = ".2g") -> str:
+    """A standard error as it is shown.
+
+    >>> format_error(0.1234), format_error(0.1234, ".1%"), format_error(math.inf)
+    ('0.12', '12.3%', '?')
+    """
+    return format(error, form) if math.isfinite(error) else "?"
+
+
 class Estimate(float):
     """A number and its standard error.
 
@@ -62,7 +71,11 @@ class Estimate(float):
         """Four digits, with two of the error, or `?` for it; six digits if the number is exact."""
         if self.error == 0:
             return f"{self.value:.6g}"
-        return f"{self.value:.4g} {error_text(self.error)}".rstrip()
+        if self.error == math.inf:
+            return f"{self.value:.4g} ± ?"
+        if not math.isfinite(self.error):
+            return f"{self.value:.4g}"
+        return f"{self.value:.4g} ± {self.error:.2g}"
 
     def _repr_html_(self) -> str:
         """As a notebook shows it."""
@@ -73,17 +86,6 @@ class Estimate(float):
 
     def __reduce__(self) -> tuple[Any, ...]:
         return Estimate, (self.value, self.error)
-
-
-def error_text(error: float, form: str = ".2g") -> str:
-    """An error for people, in some form; `?` stands for one of which nothing is known.
-
-    >>> error_text(0.01), error_text(0.01, ".1%"), error_text(math.inf), error_text(math.nan)
-    ('± 0.01', '± 1.0%', '± ?', '')
-    """
-    if math.isnan(error):
-        return ""
-    return "± ?" if math.isinf(error) else f"± {error:{form}}"
 
 
 @dataclass(frozen=True, eq=False)

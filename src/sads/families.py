@@ -31,6 +31,7 @@ from sads.networks import CNN, MLP, DiT, UNet
 from sads.networks.construction import TooManyLayersError, limited_construction
 from sads.networks.gaussian import GaussianPart, check_dimension
 from sads.schedule import PREDICTIONS, TRAINABLE, Schedule
+from sads.seeds import generators_kept
 from sads.shapes import format_shape
 from sads.table1 import Column
 
@@ -55,6 +56,15 @@ class Description:
     shape: tuple[int, ...] = ()
     prediction: str = "epsilon"
     schedule: Schedule = field(default_factory=Schedule)
+
+
+def is_same_network(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
+    """Whether two descriptions of families are of one network, whatever it predicts."""
+
+    def facts(said: Mapping[str, Any]) -> object:
+        return plain((said.get("name"), said.get("options", {}), said.get("shape")))
+
+    return facts(one) == facts(other)
 
 
 @checked
@@ -85,10 +95,22 @@ class ScoreFamily:
             raise InvalidArgumentError(
                 f"unknown prediction {self.prediction!r}; choose one of {', '.join(PREDICTIONS)}"
             )
-        self.schedule.score_coefficients(self.prediction)  # refuses what does not go together
+        self._check_score()
         if self.skip is not None:
             self.check_trainable()
             check_dimension(self.skip, self.shape)
+
+    def _check_score(self) -> None:
+        """Refuse a prediction that does not go with the schedule, or says nothing of its scores."""
+        a, b = (c.square() for c in self.schedule.score_coefficients(self.prediction))
+        if not a.isfinite().all() or not b.isfinite().all() or not b.any():
+            said = "infinite" if b.any() else "nothing but 0"
+            raise InvalidArgumentError(
+                f"under this {self.schedule.name} schedule of {self.schedule.num_levels:,} levels, "
+                f"noise from {float(self.schedule.sigma[0]):g} to "
+                f"{float(self.schedule.sigma[-1]):g}, what networks that predict {self.prediction} "
+                f"add to a score is {said}; choose another prediction or other levels"
+            )
 
     @property
     def dimension(self) -> int:
@@ -121,15 +143,16 @@ class ScoreFamily:
                 f"{self.schedule.name}; it trains predictions of {', '.join(TRAINABLE)} under "
                 "schedules that preserve variance (linear, scaled-linear, cosine)"
             )
-        if self.schedule.zero_snr:
+        if self.schedule.reaches_noise:
             raise InvalidArgumentError(
                 "sads does not train networks or sample under a schedule that ends at noise alone "
-                "(zero_snr, rescale_betas_zero_snr): images are found by dividing by the signal, "
-                "which is 0 there; choose a schedule without it"
+                "(zero_snr, rescale_betas_zero_snr, betas near 1): images are found by dividing by "
+                "the signal, which is 0 there; choose a schedule without it"
             )
 
     def score(self, network: nn.Module, x: Tensor, levels: Tensor) -> Tensor:
         """`a_t x + b_t net(x, t)` for `x` (N, *shape) at whole-number `levels` (N,)."""
+        _check_levels(levels, self.schedule.num_levels)
         a, b = self.schedule.score_coefficients(self.prediction)
         column = (-1, *[1] * len(self.shape))
         a, b = (c[levels].to(x).reshape(column) for c in (a, b))
@@ -151,6 +174,11 @@ class ScoreFamily:
             raise NetworkError(
                 f"the network returned {given} for an input of shape {expected}, expected a "
                 "tensor of the input's shape: change the shape or wrap the network"
+            )
+        if not output.is_floating_point():
+            raise NetworkError(
+                f"the network returned numbers of type {str(output.dtype).removeprefix('torch.')}, "
+                "expected real floating-point ones: convert them at its end"
             )
 
     def describe(self) -> dict[str, Any]:
@@ -279,7 +307,7 @@ def _adapter_of_class(kind: type) -> str | None:
 
 def _try_to_build(given: ScoreFamily) -> None:
     """Build a network without its numbers, or with them if its constructor needs them."""
-    with torch.random.fork_rng(devices=[]), limited_construction():
+    with generators_kept(), limited_construction():
         try:
             with torch.device("meta"):
                 given.build()
@@ -309,6 +337,15 @@ def training_column(score_family: ScoreFamily, data: str) -> Column:
         return same, column.data == data
 
     return max(fitting or named[:1], key=fit)
+
+
+def _check_levels(levels: Tensor, count: int) -> None:
+    """Whole numbers of levels that there are: -1 would be the last one in secret."""
+    whole = not (levels.is_floating_point() or levels.is_complex() or levels.dtype == torch.bool)
+    if not whole or not levels.numel() or not 0 <= int(levels.min()) <= int(levels.max()) < count:
+        raise InvalidArgumentError(
+            f"levels are whole numbers from 0 to {count - 1:,}, got {shown(levels.tolist())}"
+        )
 
 
 def _check_options(name: str, architecture: Architecture, given: Mapping[str, Any]) -> None:

@@ -13,8 +13,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from safetensors import SafetensorError
-
 from sads.errors import OutputError, SadsError, printable
 from sads.estimates import Estimate
 from sads.tensorfile import TensorFile
@@ -42,7 +40,7 @@ def replacing(path: Path) -> Iterator[Path]:
             os.replace(temporary, path)
         finally:
             temporary.unlink(missing_ok=True)
-    except (OSError, SafetensorError) as error:
+    except OSError as error:
         raise OutputError(
             f"cannot write {path}: {error}; choose a folder that you can write to"
         ) from error

@@ -48,6 +48,27 @@ def decode_as(kind: Any, content: Any, place: str) -> Any:
     return _decode(kind, content, place)
 
 
+def infinite_again(found: Any) -> Any:
+    """Errors that were infinite before JSON made null of them, in whatever was decoded.
+
+    For results whose errors are there or unknown: others have estimates without any error.
+    """
+    if isinstance(found, Estimate):
+        return Estimate(found.value, math.inf) if math.isnan(found.error) else found
+    if isinstance(found, tuple):
+        return tuple(map(infinite_again, found))
+    if isinstance(found, Mapping):
+        return {key: infinite_again(value) for key, value in found.items()}
+    if dataclasses.is_dataclass(found) and not isinstance(found, type):
+        names = [field.name for field in dataclasses.fields(found)]
+        values = {name: infinite_again(getattr(found, name)) for name in names}
+        for name, value in values.items():
+            if name.endswith("_error") and math.isnan(value):
+                values[name] = math.inf
+        return dataclasses.replace(found, **values)
+    return found
+
+
 def _decode(kind: Any, content: Any, place: str) -> Any:
     origin, arguments = typing.get_origin(kind), typing.get_args(kind)
     if kind is Any:

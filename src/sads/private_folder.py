@@ -19,8 +19,16 @@ class NotPrivateError(RuntimeError):
 
 
 def cache_folder() -> Path:
-    """Where the private folder is; the user's `XDG_CACHE_HOME` counts."""
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "sads"
+    """Where the private folder is; the user's `XDG_CACHE_HOME` counts, if it is absolute."""
+    given = Path(os.environ.get("XDG_CACHE_HOME", ""))
+    if given.is_absolute():
+        return given / "sads"
+    try:
+        return Path.home() / ".cache" / "sads"
+    except RuntimeError as error:
+        raise NotPrivateError(
+            "this user has no home folder: set XDG_CACHE_HOME to a folder of your own"
+        ) from error
 
 
 @contextmanager

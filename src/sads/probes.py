@@ -15,6 +15,8 @@ says what) has defaults that are right for every probe:
     sads.estimate_geometry(family, probe=Checkerboard())
 """
 
+import json
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -23,12 +25,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from sads.arguments import as_tensor, check_number
+from sads.arguments import as_tensor, check_number, shown
 from sads.checked import checked
 from sads.errors import InvalidArgumentError, SadsError, describe_failure
 from sads.files import tensor_digest
+from sads.samples import check_values
 from sads.schedule import Schedule
 
+KINDS = ("zero", "gaussian", "forward")  # names of our own probes
 Sampler = Callable[[int, torch.Generator], Tensor]
 
 
@@ -105,11 +109,12 @@ class ForwardProbe(Probe):
     images: Tensor  # (N, *shape)
 
     def __post_init__(self) -> None:
-        if self.images.ndim < 2 or len(self.images) == 0 or not self.images.isfinite().all():
+        if self.images.ndim < 2:
             raise InvalidArgumentError(
-                "a forward probe needs finite images of shape (N, channels, ...) with N >= 1, "
-                f"got a tensor of shape {tuple(self.images.shape)}"
+                "a forward probe needs images of shape (N, channels, ...), got a tensor of shape "
+                f"{tuple(self.images.shape)}"
             )
+        check_values(self.images, "the images of a forward probe")
 
     def draw(
         self, shape: tuple[int, ...], level: int, schedule: Schedule, rng: np.random.Generator
@@ -151,15 +156,19 @@ class SamplerProbe(Probe):
         return self.sampler(level, torch.Generator().manual_seed(int(rng.integers(2**63))))
 
     def describe(self) -> dict[str, Any]:
-        return {"name": getattr(self.sampler, "__qualname__", "custom")}
+        return _not_ours({"name": getattr(self.sampler, "__qualname__", "custom")})
 
 
 class _Completed(Probe):
-    """A user's object that can `draw`, with the defaults for whatever else it does not say."""
+    """A user's object that can `draw`, with the defaults for whatever else it does not say.
+
+    What a class has inherited from one of ours with another `draw` is not said of its own inputs:
+    ones drawn by a class derived from `ZeroProbe` are no zeros.
+    """
 
     def __init__(self, given: Any):
         self._given = given
-        self.isotropic = bool(getattr(given, "isotropic", False))
+        self.isotropic = bool(self._own("isotropic", False))
 
     def draw(
         self, shape: tuple[int, ...], level: int, schedule: Schedule, rng: np.random.Generator
@@ -167,12 +176,53 @@ class _Completed(Probe):
         return self._given.draw(shape, level, schedule, rng)
 
     def second_moment(self, schedule: Schedule, weights: Tensor) -> float | Tensor | None:
-        known = getattr(self._given, "second_moment", None)
-        return None if known is None else known(schedule, weights)
+        known = self._own("second_moment", None)
+        moment = None if known is None else known(schedule, weights)
+        if moment is not None and not _is_moment(moment):
+            raise InvalidArgumentError(
+                f"the second moment of the probe is {shown(moment)}, expected None, a number of at "
+                "least 0, or a square matrix of finite numbers"
+            )
+        return moment
 
     def describe(self) -> Mapping[str, Any]:
-        said = getattr(self._given, "describe", None)
-        return {"name": type(self._given).__qualname__} if said is None else said()
+        said = self._own("describe", None)
+        content = {"name": type(self._given).__qualname__} if said is None else said()
+        try:
+            json.dumps(content, allow_nan=False)
+            content = dict(content)
+        except (TypeError, ValueError):
+            raise InvalidArgumentError(
+                f"the probe describes itself as {shown(content)}, expected a mapping of names to "
+                "numbers and texts that JSON can hold"
+            ) from None
+        return _not_ours(content)
+
+    def _own(self, name: str, default: Any) -> Any:
+        """What the object says of the inputs that it draws, or the default."""
+        kind = type(self._given)
+        says = next((base for base in kind.__mro__ if name in vars(base)), None)
+        if says is None or getattr(says, "draw", None) in (None, getattr(kind, "draw", None)):
+            return getattr(self._given, name, default)
+        return default  # of inputs that are drawn otherwise
+
+
+def _is_moment(value: Any) -> bool:
+    """Is it a number or a matrix that `E[x x^T]` may be?"""
+    if isinstance(value, Tensor) and value.ndim == 2:
+        return len(value) == value.shape[1] and bool(value.isfinite().all())
+    try:
+        return 0 <= float(value) < math.inf
+    except (TypeError, ValueError, RuntimeError):
+        return False
+
+
+def _not_ours(said: dict[str, Any]) -> dict[str, Any]:
+    """What a user's probe says of itself, under a name that is not one of our own."""
+    return said | {"name": f"custom {said['name']}"} if said.get("name") in KINDS else said
+
+
+OURS = (ZeroProbe, GaussianProbe, ForwardProbe, SamplerProbe, _Completed)
 
 
 @checked
@@ -195,7 +245,7 @@ def probe(kind: Any = "zero", *, width: float | None = None, images: Tensor | No
     if isinstance(kind, type) and hasattr(kind, "draw"):
         kind = kind()
     if hasattr(kind, "draw"):
-        return kind if Probe in type(kind).__mro__ else _Completed(kind)
+        return kind if type(kind) in OURS else _Completed(kind)
     if callable(kind):
         return SamplerProbe(kind)
     if kind == "zero":
@@ -227,4 +277,12 @@ def draw_input(
         raise InvalidArgumentError(
             f"the probe returned {given}, expected a tensor of shape {tuple(shape)}"
         )
-    return x.float()
+    if x.is_complex():
+        raise InvalidArgumentError(f"the probe returned {x.dtype}, expected real numbers")
+    x = x.detach().float()
+    if not x.isfinite().all():
+        raise InvalidArgumentError(
+            f"the probe returned NaN or infinity at level {level}; expected finite numbers in "
+            "single precision"
+        )
+    return x

@@ -9,7 +9,9 @@ import math
 import torch
 from torch import Tensor
 
-LEAST, MOST = 1e-15, 1e15  # whose squares, and sums of many, a float32 can hold
+from sads.samples import LARGEST
+
+LEAST, MOST = 1e-15, LARGEST  # whose squares, and sums of many, single precision can hold
 
 
 def scale_of(*tensors: Tensor) -> float:

@@ -82,9 +82,10 @@ class Schedule:
         linear = self.name in ("linear", "scaled-linear")
         least = 21 if linear and defaults else 2 if self.name in ("edm", "ve") else 1
         if not least <= self.num_levels <= MAX_LEVELS:
+            ends = ", or fewer with a first and a last beta" if linear and defaults else ""
             raise InvalidArgumentError(
-                f"a {self.name} schedule cannot have {self.num_levels} levels; "
-                f"give more than 20 (linear) or at least 1 (cosine), {MAX_LEVELS:,} at most"
+                f"a {self.name} schedule cannot have {self.num_levels:,} levels; give {least} to "
+                f"{MAX_LEVELS:,}{ends}"
             )
         check_number("the shift of a flow", self.shift, 0)
         check_number("sigma_data", self.sigma_data, 0)
@@ -99,7 +100,16 @@ class Schedule:
                 raise InvalidArgumentError(
                     f"a {self.name} schedule has no first and last beta or sigma; leave them out"
                 )
-            return
+        else:
+            self._check_ends(linear)
+        if not self.sigma.isfinite().all() or not self.sigma.min() > 0:
+            raise InvalidArgumentError(
+                f"the noise of this {self.name} schedule goes from {float(self.sigma[0]):g} to "
+                f"{float(self.sigma[-1]):g} in double precision, expected finite numbers above 0: "
+                "give less extreme first and last numbers, or another shift"
+            )
+
+    def _check_ends(self, linear: bool) -> None:
         first, last = self._ends
         most = 1.0 if linear else math.inf
         check_number("the first beta or sigma of a schedule", first, 0, most)
@@ -123,6 +133,11 @@ class Schedule:
     def preserves_variance(self) -> bool:
         """Is `signal^2 + sigma^2 = 1` at every level?"""
         return self.name in PRESERVING
+
+    @property
+    def reaches_noise(self) -> bool:
+        """Is there a level of noise alone, at which no image can be told from epsilon?"""
+        return not bool((self.signal > 0).all())
 
     @cached_property
     def betas(self) -> Tensor:

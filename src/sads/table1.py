@@ -1,7 +1,10 @@
 """The paper's Table 1 and the numbers of its Appendix A: each stands here and nowhere else.
 
 A column of the table is an object. Smaller experiments are `replace()` of a column, so that what
-they change is what they say.
+they change is what they say. The table has no column for the architectures of Propositions 1 and 2:
+`MLP` and `CNN` are ours, of the shape and training of the others with rank-one data. Which
+eigenvectors Figure 6 trains along (Appendix A) says `figure6_ranks`; the panels of that figure are
+in `experiments/figures/fig6.py`.
 """
 
 import math

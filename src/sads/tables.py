@@ -10,7 +10,8 @@ A field is titled by its name, with spaces for underscores, unless `titled` says
 """
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from itertools import chain, count
 from typing import Any, TypeVar
 
 from sads import markup
@@ -66,6 +67,19 @@ def format_value(value: object) -> str:
     if isinstance(value, int):
         return f"{value:,}"
     return f"{value:.4g}" if isinstance(value, float) else str(value)
+
+
+def distinct(names: Iterable[str]) -> list[str]:
+    """Names that tell things apart: one that is taken gets a number.
+
+    >>> distinct(["a", "b", "a", "a (2)"])
+    ['a', 'b', 'a (2)', 'a (2) (2)']
+    """
+    found: list[str] = []
+    for name in names:
+        others = (f"{name} ({number})" for number in count(2))
+        found.append(next(other for other in chain([name], others) if other not in found))
+    return found
 
 
 class Table(list[RowKind]):

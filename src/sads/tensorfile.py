@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
-from sads.errors import printable
+from sads.errors import OutputError, printable
 from sads.untrusted import parse_json, size_of
 
 if TYPE_CHECKING:
@@ -80,6 +80,8 @@ class TensorFile(Mapping[str, "Tensor"]):
         length = int.from_bytes(file.read(8), "little")
         if size < 8 or length > size - 8:
             raise ValueError("it ends before its header does")
+        if length > HEADER_BYTES:  # before it is read
+            raise ValueError(f"it says that its header has {length:,} bytes")
         header = parse_json(file.read(length), HEADER_BYTES)
         if not isinstance(header, dict):
             raise ValueError("its header is of another kind")
@@ -155,6 +157,12 @@ def write_tensors(
 
     names = {dtype: (code, width) for code, (dtype, width) in TYPES.items()}
     whole = {n: t if isinstance(t, Pieces) else Pieces.of(t) for n, t in tensors.items()}
+    for name, tensor in whole.items():
+        if tensor.dtype not in names:
+            raise OutputError(
+                f"{printable(name)[:60]!r} is of type {tensor.dtype}, which our files do not hold; "
+                f"convert it to one of {', '.join(names)} first"
+            )
     # Wide numbers first, so that each begins at a multiple of its width.
     order = sorted(whole, key=lambda name: (-names[whole[name].dtype][1], name))
     header: dict[str, Any] = {"__metadata__": dict(metadata)}
@@ -166,6 +174,11 @@ def write_tensors(
         header[name] = {"dtype": code, "shape": shape, "data_offsets": [start, end]}
     text = json.dumps(header).encode()
     text += b" " * (-len(text) % 8)
+    if len(text) > HEADER_BYTES:
+        raise OutputError(
+            f"{len(header):,} tensors are more than our files hold: their header would have "
+            f"{len(text):,} bytes; join some of them"
+        )
     with open(path, "wb") as file:
         file.write(len(text).to_bytes(8, "little"))
         file.write(text)

@@ -85,11 +85,11 @@ def parse_json(text: str | bytes, limit: int = JSON_BYTES) -> Any:
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    content = dict(pairs)
-    if len(content) < len(pairs):
-        names = [name for name, _ in pairs]
-        twice = next(name for name in names if names.count(name) > 1)
-        raise ValueError(f"its key {printable(twice)[:60]!r} is there twice")
+    content: dict[str, Any] = {}
+    for name, value in pairs:
+        if name in content:
+            raise ValueError(f"its key {printable(name)[:60]!r} is there twice")
+        content[name] = value
     return content
 
 

@@ -39,6 +39,7 @@ from sads.shapes import format_shape
 OURS = ("condition", "text_length", "guidance_scale", "drop_variance")
 PREFIX = "diffusers:"
 MAX_DIMENSION = 1 << 26  # of the data
+FLOWS = ("AuraFlow", "Flux", "SD3", "Sana")  # models of flows, by their classes
 DEFAULT_SIZE = 64  # of a model whose configuration does not say: FLUX takes any
 
 
@@ -335,7 +336,7 @@ def _usual_meaning(model: Any) -> Meaning:
     """What a model predicts that has no scheduler beside it."""
     if model.config.get("time_embedding_type") == "fourier":  # of Song et al. (2021)
         return Meaning("score", Schedule("ve"))
-    if "Flux" in type(model).__name__ or "SD3" in type(model).__name__:
+    if any(name in type(model).__name__ for name in FLOWS):
         return Meaning("flow", Schedule("flow"))
     return Meaning()
 

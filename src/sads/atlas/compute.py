@@ -14,6 +14,7 @@ import sads.geometry.estimate as estimates
 from sads.adapters.presets import Preset, adapt
 from sads.atlas.entry import Directions, Entry, describe, load, save
 from sads.environment import peak_memory, reset_peak_memory, return_free_memory
+from sads.errors import InvalidArgumentError, printable
 from sads.families import ScoreFamily
 from sads.geometry.estimate import Progress
 from sads.geometry.plan import Stage
@@ -60,6 +61,8 @@ def compute(
     partial = under_way(folder, preset)
     geometry = load_geometry(kept) if kept.exists() else None
     done = 0 if geometry is None else geometry.num_networks
+    if geometry is not None and not (geometry.exact or done >= networks):
+        _check_more(geometry, family, kept)
     if geometry is None or not (geometry.exact or done >= networks):
         if estimate is not None:
             drawn = estimate(family, done, networks - done)
@@ -89,6 +92,20 @@ def compute(
     if not keep:
         kept.unlink()
     return entry, directions
+
+
+def _check_more(geometry: Geometry, family: ScoreFamily, kept: Path) -> None:
+    """Refuse to draw more networks for a geometry that they could not be added to."""
+    why = ""
+    if geometry.matrix_free:
+        why = "is kept without a matrix, and would lose its ends if networks were added"
+    elif geometry.provenance.family != family.describe():
+        why = "is of other networks than this version knows by that name"
+    if why:
+        raise InvalidArgumentError(
+            f"{printable(kept)} with its {geometry.num_networks:,} networks {why}; move it away to "
+            "draw all of them anew"
+        )
 
 
 def _parameters(family: ScoreFamily) -> int:

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from sads.atlas.entry import RIM, Entry
 from sads.environment import gigabytes
+from sads.errors import counted
 from sads.estimates import Estimate
 from sads.files import replacing
 from sads.shapes import format_shape
@@ -165,7 +166,7 @@ def write_page(folder: Path, entries: Sequence[Entry], command: str) -> Path:
     lines = [
         "# Atlas: the geometries of networks that people use",
         "",
-        f"![Directions, spectra and energies of {len(entries)} networks]({PICTURE})",
+        f"![Directions, spectra and energies of {counted(len(entries), 'network')}]({PICTURE})",
         "",
         "*Untrained, at `x = 0`, each under the noise levels and the prediction that it was "
         "published with. Directions are shown in one channel; bands are two standard errors; "

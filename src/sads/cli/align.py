@@ -35,7 +35,7 @@ from sads.cli.printing import (
 from sads.cli.reading import OF_A_FILE, announce, estimate, read_dataset, read_family
 from sads.cli.report import REPORT, add_report
 from sads.errors import InvalidArgumentError
-from sads.estimates import Estimate, error_text
+from sads.estimates import Estimate, format_error
 from sads.tables import Row, titled
 
 if TYPE_CHECKING:
@@ -122,12 +122,12 @@ def align(
         both = sads.pair(result, dataset.samples)
         summarise = measured_summary if result.matrix_free else whole_summary
         summary = summarise(both, kind, dataset, data, folder)
-    if report and not result.matrix_free:
+    if report:
         summary.files["report"] = folder / REPORT
     write_json(summary.files["json"], summary)
-    if "report" in summary.files:
-        add_report(folder, quiet=as_json)
     finish(folder)
+    if report:
+        add_report(folder, quiet=as_json)
     if as_json:
         announce(dataset)
     print_summary(summary, print_alignment, as_json)
@@ -259,7 +259,7 @@ def print_alignment(summary: AlignmentSummary) -> None:
     if summary.tenths:
         print_table(
             [
-                Tenth(name, f"{share.value:.2%} {error_text(share.error, '.2%')}")
+                Tenth(name, f"{share.value:.2%} ± {format_error(share.error, '.2%')}")
                 for name, share in zip(TENTHS, summary.tenths, strict=True)
             ]
         )

@@ -10,8 +10,8 @@ from sads.cli.interrupts import command_line
 from sads.cli.options import AsJson, Seed, WithReport
 from sads.cli.printing import print_line, print_message, print_table, print_written, progress_bar
 from sads.cli.reading import read_cluster
-from sads.cli.report import add_report
-from sads.errors import InvalidArgumentError
+from sads.cli.report import REPORT, add_report
+from sads.errors import InvalidArgumentError, counted
 from sads.shapes import format_shape
 from sads.tables import Row
 
@@ -91,6 +91,7 @@ def atlas(
     from sads.atlas.page import made
     from sads.cli.folders import claim_folder
     from sads.files import to_json
+    from sads.report.page import check_ours
 
     chosen = [preset(name) for name in names or PRESETS]
     cluster = read_cluster(ray, cpus, gpus)
@@ -103,6 +104,8 @@ def atlas(
     if listed:
         _list(chosen, as_json)
         return
+    if report:
+        check_ours(out / REPORT)
     claim_folder(out, (str(under_way(Path(), one)) for one in chosen))
     if not page:
         for one in chosen:
@@ -110,7 +113,7 @@ def atlas(
             if finished(out, one, count) is not None:
                 continue
             if not as_json:
-                print_message(f"{one.title}: {count} networks")
+                print_message(f"{one.title}: {counted(count, 'network')}")
             with progress_bar("networks", "error {:.1%}", quiet=as_json) as progress:
                 entry, _ = compute(
                     one,

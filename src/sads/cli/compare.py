@@ -1,6 +1,5 @@
 """`sads compare`: what distinguishes geometries, and which differences are more than noise."""
 
-import math
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -14,11 +13,12 @@ from sads.cli.interrupts import command_line
 from sads.cli.options import AsJson, NetworkOptions, Networks, NewFolder, Seed, Shape
 from sads.cli.printing import print_line, print_summary, print_table, print_written
 from sads.cli.reading import estimate, read_geometry_or_family
-from sads.errors import InvalidArgumentError
+from sads.errors import InvalidArgumentError, counted
+from sads.estimates import format_error
 from sads.tables import Row, titled
 
 if TYPE_CHECKING:
-    from sads.geometry.compare import Comparison, Pair
+    from sads.geometry.compare import Comparison, EndAngles, Pair
 
 app = typer.Typer(rich_markup_mode="markdown")
 
@@ -60,6 +60,7 @@ def compare(
     """
     from sads.files import write_json
     from sads.geometry.compare import check_shapes
+    from sads.geometry.summary import why_unknown
     from sads.plots.compare import plot_comparison
     from sads.plots.style import save
 
@@ -90,6 +91,11 @@ def compare(
         command=command_line(),
         comparison=result,
         geometries=tuple(geometry.provenance for geometry in geometries),
+        errors_unknown={
+            name: reason
+            for name, geometry in zip(result.names, geometries, strict=True)
+            if (reason := why_unknown(geometry)) is not None
+        },
         files={
             "json": folder / "comparison.json",
             "picture": save(plot_comparison(result, geometries), folder / "comparison.png"),
@@ -107,6 +113,7 @@ class ComparisonSummary:
     command: str
     comparison: "Comparison"
     geometries: tuple[Any, ...]
+    errors_unknown: dict[str, str]  # why errors are infinite (null in JSON), by name
     files: dict[str, Path]
 
 
@@ -124,10 +131,21 @@ class PairRow(Row):
 def _print(summary: ComparisonSummary) -> None:
     result = summary.comparison
     print_table([_row(pair) for pair in result.pairs])
+    ends = [end for pair in result.pairs for end in (pair.avoided, pair.preferred)]
+    sizes = sorted({len(end.angles) for end in ends if end.unknown is None})
+    known = ""
+    if sizes:
+        *others, last = sizes
+        numbers = "".join(f"{size} or " for size in others) + counted(last, "direction")
+        known = f"; ends are subspaces of {numbers}"
     print_line(
-        f"{result.significant} of {result.tests} differences are significant at 5 % (Holm); ends "
-        f"are subspaces of {result.directions} directions; * more than noise"
+        f"{result.significant} of {result.tests} differences are significant at 5 % (Holm){known}; "
+        "* more than noise"
     )
+    for reason in dict.fromkeys(end.unknown for end in ends if end.unknown is not None):
+        print_line(f"unknown: {reason}")
+    for name, reason in summary.errors_unknown.items():
+        print_line(f"errors of {name} are not known (± ?; of these nothing is claimed): {reason}")
     print_written(*summary.files.values())
 
 
@@ -136,16 +154,16 @@ def _row(pair: "Pair") -> PairRow:
         found = [d for d in pair.differences if d.what == what]
         return f"at {sum(d.significant for d in found)} of {len(found)}"
 
-    def end(side: str) -> str:
-        one = getattr(pair, side)
+    def end(one: "EndAngles") -> str:
+        if one.overlap is None:
+            return "unknown"
         star = " *" if one.significant else ""
-        noise = f"{one.noise:.2g}" if math.isfinite(one.noise) else "?"
-        return f"{one.overlap:.3f}, {max(one.angles):.2f} ± {noise} rad{star}"
+        return f"{one.overlap:.3f}, {max(one.angles):.2f} ± {format_error(one.noise)} rad{star}"
 
     return PairRow(
         f"{pair.first}, {pair.second}",
-        end("avoided"),
-        end("preferred"),
+        end(pair.avoided),
+        end(pair.preferred),
         count("spectrum"),
         count("frequency"),
     )

@@ -1,7 +1,8 @@
 """`sads evaluate`: how far samples are from data."""
 
 import time
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 
     from sads.diffusion.model import ScoreModel
     from sads.diffusion.sample import SamplingOptions
+    from sads.families import Factory, ScoreFamily
     from sads.geometry.result import Geometry
     from sads.pipeline import Evaluation
 
@@ -112,6 +114,9 @@ def evaluate(
         refuse_given("for --anatomy without --geometry", "networks")
     y = read_samples(path)
     drawn = read_drawn(path, factory) if anatomy else None
+    known = None
+    if drawn is not None and geometry is not None:
+        known = read_geometry_of(geometry, drawn.model.family)
     shape = tuple(y.shape[1:])
     dataset = read_dataset(
         data,
@@ -139,11 +144,8 @@ def evaluate(
         result = reference.evaluate(y, ascend=ascend)
     pictures: list[Path] = []
     if drawn is not None:
-        chosen = (
-            estimate(replace(drawn.model.family, skip=None), networks, seed, as_json)
-            if geometry is None
-            else sads.load_geometry(geometry)
-        )
+        family = replace(drawn.model.family, skip=None)
+        chosen = known or estimate(family, networks, seed, as_json)
         with working("taking errors apart", quiet=as_json):
             pictures = [folder / PICTURE]
             result = dissect(result, drawn, chosen, y, dataset.samples, seed, folder / PICTURE)
@@ -159,10 +161,10 @@ def evaluate(
         versions=versions(),
     )
     written = [write_json(folder / "evaluate.json", summary)]
+    finish(folder)
     if report:
         source = read_training(path.parent, evaluated=folder, samples=y)
         written.append(add_report(folder, quiet=as_json, name=PAGE, source=source))
-    finish(folder)
     if as_json:
         announce(dataset)
         print(to_json(summary))
@@ -208,6 +210,7 @@ class _Written:
     sampler: str = "ddpm"
     clip: tuple[float, float] | None = None
     averaged: bool = True
+    training: Mapping[str, Any] = field(default_factory=dict)  # a model's provenance
 
 
 def read_drawn(path: Path, factory: str | None) -> Drawn:
@@ -226,15 +229,7 @@ def read_drawn(path: Path, factory: str | None) -> Drawn:
                 f"{printable(described)} does not say how the samples beside it were drawn: it is "
                 "damaged or another program's; move it away"
             ) from error
-    beside = [folder / "model.safetensors" for folder in (path.parent, path.parent.parent)]
-    named = [] if written.model is None else [Path(written.model)]
-    found = next((place for place in (*named, *beside) if place.is_file()), None)
-    if found is None:
-        raise InvalidArgumentError(
-            f"there is no model.safetensors beside {printable(path)}, whose errors --anatomy could "
-            "take apart; give samples in the folder of a run of sads train"
-        )
-    model = sads.load_model(found, None if factory is None else read_factory(factory))
+    found, model = find_drawn(path, written, None if factory is None else read_factory(factory))
     options = SamplingOptions(
         steps=min(written.steps, MOST_STEPS),
         sampler=written.sampler,
@@ -242,6 +237,47 @@ def read_drawn(path: Path, factory: str | None) -> Drawn:
         rotation=rotation_of(model, found.parent),
     )
     return Drawn(model if written.averaged else model.unaveraged(), options)
+
+
+def read_geometry_of(path: Path, family: "ScoreFamily") -> "Geometry":
+    """A geometry from a file, which must be that of a family; what it predicts is not asked."""
+    from sads.families import is_same_network
+
+    geometry = sads.load_geometry(path)
+    if not is_same_network(geometry.provenance.family, family.describe()):
+        raise InvalidArgumentError(
+            f"{printable(path)} is of another network, {printable(geometry.label)}, than the model "
+            f"({printable(family.name)} {format_shape(family.shape)}): give the geometry of its "
+            "family, or leave --geometry out"
+        )
+    return geometry
+
+
+def find_drawn(path: Path, written: _Written, build: "Factory | None") -> "tuple[Path, ScoreModel]":
+    """The model that samples were drawn from, as their own file names it, or beside them.
+
+    A name may have become that of another model, or have been written in another folder.
+    """
+    from sads.files import plain
+
+    beside = [folder / "model.safetensors" for folder in (path.parent, path.parent.parent)]
+    named = [] if written.model is None else [Path(written.model)]
+    places = [place for place in (*named, *beside) if place.is_file()]
+    if not places:
+        raise InvalidArgumentError(
+            f"there is no model.safetensors beside {printable(path)}, whose errors --anatomy could "
+            "take apart; give samples in the folder of a run of sads train"
+        )
+    for place in dict.fromkeys(places):
+        model = sads.load_model(place, build)
+        known = plain(model.provenance)
+        assert isinstance(known, dict)
+        if all(known.get(name, said) == said for name, said in written.training.items()):
+            return place, model
+    raise InvalidArgumentError(
+        f"{printable(path)} was not drawn from {printable(places[0])}, which was trained otherwise "
+        "or went on since: draw samples from it again"
+    )
 
 
 def dissect(
@@ -264,11 +300,6 @@ def dissect(
     from sads.plots.style import save
 
     family = drawn.model.family
-    if geometry.shape != family.shape:
-        raise InvalidArgumentError(
-            f"the geometry is of {format_shape(geometry.shape)}, the model of "
-            f"{format_shape(family.shape)}: give the geometry of its family"
-        )
     turned = drawn.options.rotation
     found = measure_anatomy(
         drawn.model,

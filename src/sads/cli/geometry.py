@@ -9,6 +9,7 @@ import typer
 
 import sads
 from sads.cli.folders import finish, new_folder
+from sads.cli.given_options import refuse_given
 from sads.cli.interrupts import Interrupted, command_line
 from sads.cli.options import (
     AsJson,
@@ -21,16 +22,24 @@ from sads.cli.options import (
     NetworkOptions,
     NewFolder,
     Prediction,
+    Resize,
     Schedule,
     Seed,
     Shape,
     ValueRange,
     WithReport,
 )
-from sads.cli.printing import print_line, print_rows, print_summary, print_written, progress_bar
+from sads.cli.printing import (
+    print_line,
+    print_note,
+    print_rows,
+    print_summary,
+    print_written,
+    progress_bar,
+)
 from sads.cli.reading import read_dataset, read_family, read_probe
 from sads.cli.report import REPORT, add_report
-from sads.errors import InterruptedEstimate, InvalidArgumentError
+from sads.errors import InterruptedEstimate, InvalidArgumentError, counted
 from sads.estimates import Estimate
 from sads.shapes import format_shape
 
@@ -83,6 +92,7 @@ def geometry(
     probe: Annotated[
         str, typer.Option(help="zero, gaussian:WIDTH, forward:IMAGES[:INDEX] or FILE.py:CLASS.")
     ] = "zero",
+    resize: Resize = False,
     value_range: ValueRange = None,
     layout: Layout = None,
     prediction: Prediction = None,
@@ -146,6 +156,18 @@ def geometry(
         raise InvalidArgumentError(
             "--max-networks is the limit for --tolerance; give both, or --networks alone"
         )
+    if measure is None and not probe.startswith("forward:"):
+        refuse_given(
+            "how images of --probe forward:IMAGES or --measure are read, and none are given",
+            "resize",
+            "value_range",
+            "layout",
+        )
+    if measure is not None and matrix_free is False:
+        raise InvalidArgumentError(
+            "--measure is for a geometry without a matrix, and --matrix keeps one, of which "
+            "`sads align` finds the alignment of any data: leave one of them out"
+        )
     score_family = read_family(
         family,
         shape,
@@ -156,10 +178,12 @@ def geometry(
         guidance_scale=guidance_scale,
         drop_variance=drop_variance,
     )
-    chosen_probe = read_probe(probe, score_family.shape, value_range, layout)
+    chosen_probe = read_probe(probe, score_family.shape, resize, value_range, layout)
     measured = None
     if measure is not None:
-        measured = read_dataset(measure, score_family.shape, MEASURED, seed).samples
+        measured = read_dataset(
+            measure, score_family.shape, MEASURED, seed, resize, value_range, layout
+        ).samples
     folder = new_folder(out, folder_stem(score_family, probe), FILES, partial=PARTIAL)
     try:
         with progress_bar("networks", "error {:.1%}", quiet=as_json) as progress:
@@ -188,19 +212,22 @@ def geometry(
         if interrupted.geometry is None:
             raise
         result = interrupted.geometry
-    if report and result.matrix_free:
-        print_line("note: there is no report of a geometry without a matrix")
-    report = report and not result.provenance.interrupted and not result.matrix_free
+    if measure is not None and not result.matrix_free:
+        print_note(
+            "this geometry is kept with its matrix, which needs no --measure: sads align finds the "
+            "alignment of any data"
+        )
+    report = report and not result.provenance.interrupted
     summary = write_geometry(result, folder, report)
     if not result.provenance.interrupted:
-        if report:
-            add_report(folder, quiet=as_json)
         finish(folder)
         (folder / PARTIAL).unlink(missing_ok=True)
+        if report:
+            add_report(folder, quiet=as_json)
     print_summary(summary, partial(print_geometry, result), as_json)
     if result.provenance.interrupted:
         raise Interrupted(
-            f"kept the {result.num_networks:,} networks drawn so far; continue with: "
+            f"kept the {counted(result.num_networks, 'network')} drawn so far; continue with: "
             f"{command_line()}"
         )
 
@@ -263,7 +290,7 @@ class EndsSummary:
     files: dict[str, Path]
 
 
-def write_ends(result: "Geometry", folder: Path) -> EndsSummary:
+def write_ends(result: "Geometry", folder: Path, report: bool) -> EndsSummary:
     """Write a geometry without a matrix, with its pictures."""
     from sads.files import write_json
     from sads.geometry.summary import has_ends
@@ -295,6 +322,7 @@ def write_ends(result: "Geometry", folder: Path) -> EndsSummary:
             "spectrum": save(plot_known(result), folder / "spectrum.png"),
             "directions": save(plot_ends(result), folder / "directions.png"),
             "json": folder / "geometry.json",
+            **({"report": folder / REPORT} if report else {}),
         },
     )
     write_json(summary.files["json"], summary)
@@ -310,7 +338,7 @@ def write_geometry(
         report: whether there will also be a report.
     """
     if result.matrix_free:
-        return write_ends(result, folder)
+        return write_ends(result, folder, report)
     from sads.files import write_json
     from sads.geometry.estimate import is_settled
     from sads.geometry.summary import why_unknown

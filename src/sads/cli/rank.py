@@ -189,10 +189,13 @@ class Listed(Row):
 
 
 def split(text: str, option: str) -> list[str]:
-    """Words between commas."""
+    """Words between commas, each of them once."""
     words = [word.strip() for word in text.split(",")]
     if not all(words):
         raise InvalidArgumentError(f"{option} takes names with commas between them, got {text!r}")
+    twice = next((word for word in words if words.count(word) > 1), None)
+    if twice is not None:
+        raise InvalidArgumentError(f"{option} has {twice!r} twice: leave one of them out")
     return words
 
 

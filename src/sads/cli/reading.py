@@ -211,15 +211,14 @@ def read_option(text: str) -> tuple[str, Any]:
 
 
 def read_probe(
-    text: str, shape: tuple[int, ...], value_range: str | None = None, layout: str | None = None
+    text: str,
+    shape: tuple[int, ...],
+    resize: bool = False,
+    value_range: str | None = None,
+    layout: str | None = None,
 ) -> "Probe":
     """`zero`, `gaussian:WIDTH`, `forward:IMAGES` or `FILE.py:CLASS` of a probe of the user's."""
     kind, _, argument = text.partition(":")
-    if kind != "forward" and (value_range is not None or layout is not None):
-        raise InvalidArgumentError(
-            f"--value-range and --layout are for images, the probe {text!r} has none: leave them "
-            "out"
-        )
     if kind == "gaussian":
         try:
             return sads.probe("gaussian", width=float(argument) if argument else None)
@@ -231,7 +230,13 @@ def read_probe(
             ) from error
     if kind == "forward":
         data = read_dataset(
-            argument, shape, None, value_range=value_range, layout=layout, announced=True
+            argument,
+            shape,
+            None,
+            resize=resize,
+            value_range=value_range,
+            layout=layout,
+            announced=True,
         )
         announce(data)
         return sads.probe("forward", images=data.samples)

@@ -83,11 +83,7 @@ def add_report(
     Args:
         source: what it is about, if that is not what the folder holds.
     """
-    from sads.report.build import write_report
-    from sads.report.page import check_ours
+    from sads.report.build import renew_report
 
-    path = folder / name
-    check_ours(path)
-    path.unlink(missing_ok=True)
     with working("writing the report", quiet):
-        return write_report(source or folder, path)
+        return renew_report(source or folder, folder / name)

@@ -27,7 +27,7 @@ from sads.cli.printing import (
 )
 from sads.cli.reading import read_cluster
 from sads.cli.report import REPORT, add_report
-from sads.errors import InvalidArgumentError, printable
+from sads.errors import InvalidArgumentError, counted, printable
 
 if TYPE_CHECKING:
     from sads.experiments.figures.figure import Figure
@@ -230,7 +230,7 @@ class _LineWriter:
 
 
 def describe(board: "Board") -> str:
-    text = f"{board.found + board.finished} of {board.total} cells done"
+    text = f"{board.found + board.finished} of {counted(board.total, 'cell')} done"
     text += f" ({board.found} were there)" if board.found else ""
     text += f", {len(board.failed)} failed" if board.failed else ""
     left = board.seconds_left()

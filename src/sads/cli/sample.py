@@ -21,7 +21,7 @@ from sads.cli.printing import (
 )
 from sads.cli.reading import read_factory, read_value_range
 from sads.cli.runs import rotation_of
-from sads.errors import CheckpointError, InvalidArgumentError, printable
+from sads.errors import CheckpointError, InvalidArgumentError, counted, printable
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -141,7 +141,7 @@ def sample(
         training=model.provenance,
         versions=versions(),
         files=write_samples(
-            y, folder, f"{model.family.name}: samples by {sampler}, {steps:,} steps"
+            y, folder, f"{model.family.name}: samples by {sampler}, {counted(steps, 'step')}"
         ),
     )
     write_json(summary.files["json"], summary)
@@ -208,7 +208,8 @@ def print_samples(summary: SampleSummary) -> None:
     print_rows(
         {
             "model": str(summary.model),
-            "samples": f"{summary.samples:,} by {summary.sampler}, {summary.steps:,} steps",
+            "samples": f"{summary.samples:,} by {summary.sampler}, "
+            f"{counted(summary.steps, 'step')}",
             "mean": f"{summary.mean:.4g}",
             "standard deviation": f"{summary.standard_deviation:.4g}",
             "seconds": f"{summary.seconds:.1f}",

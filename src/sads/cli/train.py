@@ -40,7 +40,7 @@ from sads.cli.printing import (
 from sads.cli.reading import announce, estimate, read_dataset, read_family
 from sads.cli.report import REPORT, add_report
 from sads.cli.runs import ROTATION
-from sads.errors import DivergedError, InvalidArgumentError, OutputError
+from sads.errors import DivergedError, InvalidArgumentError, OutputError, counted
 from sads.estimates import Estimate, mean_estimate
 from sads.shapes import format_shape
 
@@ -139,12 +139,17 @@ def train(
     from sads.environment import versions
     from sads.files import write_json
     from sads.pipeline import rotate
+    from sads.report.page import check_ours
 
     check_run_folder(out, resume)
+    if report:
+        check_ours(out / REPORT)
     if geometry is not None and rotation is None:
         raise InvalidArgumentError("--geometry is for --rotation, which is not given; add it")
     if rotation is None or geometry is not None:
         refuse_given("for a --rotation without --geometry", "networks")
+    if rotation is not None and is_file(rotation):
+        refuse_given("a rotation in a file needs no geometry", "geometry", "networks")
     if skip not in (None, "gaussian"):
         raise InvalidArgumentError(f"unknown skip {skip!r}; write --skip gaussian, or leave it out")
     score_family = read_family(family, shape, option, prediction, schedule)
@@ -397,12 +402,12 @@ def print_run(model: "ScoreModel", run: Run) -> None:
     options, sources = run.options, run.option_sources
     print_rows(
         {
-            "family": f"{model.family.name}, {run.parameters:,} parameters",
+            "family": f"{model.family.name}, {counted(run.parameters or 0, 'parameter')}",
             "data": run.data["statement"],
             "updates": f"{options['iterations']:,}  ({sources['iterations']})",
             "batch size": f"{options['batch_size']:,}  ({sources['batch_size']})",
             "learning rate": f"{options['learning_rate']:g}  ({sources['learning_rate']})",
-            "loss": f"{run.loss}  (last {run.loss_updates:,} updates)",
+            "loss": f"{run.loss}  (last {counted(run.loss_updates or 0, 'update')})",
             "seconds": f"{run.seconds:.1f}" + ("  (compiled)" if run.compiled else ""),
             "layers": str(run.layers),
         }

@@ -21,7 +21,7 @@ from torch.overrides import TorchFunctionMode
 
 from sads.cpu import layers
 from sads.cpu.c_code import NAME, NoLibraryError, library
-from sads.seeds import seed_torch
+from sads.seeds import seeded
 
 PYTORCH = "torch"  # the name of PyTorch's layers
 Function = Callable[..., Any]
@@ -253,8 +253,7 @@ def fast_network(
     What is tried is a fresh network in place of the given one, so that a training run and its
     continuation decide alike.
     """
-    with torch.random.fork_rng(devices=[]), torch.set_grad_enabled(not frozen):
-        seed_torch(0)
+    with seeded(0), torch.set_grad_enabled(not frozen):
         tried = copy.deepcopy(build()).train(not frozen)
         x, time = torch.randn(2, *shape), torch.zeros(2)
         state = torch.get_rng_state()

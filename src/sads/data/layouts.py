@@ -7,7 +7,7 @@ readings are likely, such as one image of 32x32 in colour or 32 images of 32x3, 
 import numpy as np
 
 from sads.data.arrays import Array
-from sads.errors import DataError, InvalidArgumentError
+from sads.errors import DataError, InvalidArgumentError, counted
 from sads.shapes import format_shape
 
 SPATIAL = ("", "L", "HW", "DHW")
@@ -132,7 +132,7 @@ def spell(layout: str) -> str:
 
 def _count(shape: tuple[int, ...], layout: str) -> str:
     number = shape[layout.index("N")] if "N" in layout else 1
-    return f"{number:,} image{'s' if number != 1 else ''}"
+    return counted(number, "image")
 
 
 def _spatial(layout: str) -> str:

@@ -1,10 +1,11 @@
 """Which values are black and white: understood from all values of a source, or refused.
 
 Whole numbers of 8 or 16 bits have the range of their type, unless they use so little of it that
-they must be something else, such as masks of 0 and 1. Floats are taken as 0 to 1 or as -1 to 1,
-whichever holds them all to a rounding error of 1e-4; nothing is clamped. They are -1 to 1 only if
-that is what the bulk of them says: one in a thousand is negative, and some lie below -0.5. What
-lies between, such as images of 0 to 1 that a resize has overshot, is refused.
+they must be something else, such as masks of 0 and 1, or images of 4 or 12 bits. Floats are taken
+as 0 to 1 or as -1 to 1, whichever holds them all to a rounding error of 1e-4; nothing is clamped.
+They are -1 to 1 only if that is what the bulk of them says: one in a thousand is negative, some lie
+below -0.5, and three of four files have negative ones. What lies between, such as images of 0 to 1
+that a resize has overshot, or that are among others of -1 to 1, is refused.
 """
 
 from dataclasses import dataclass, field
@@ -17,10 +18,11 @@ from sads.errors import DataError
 Range = tuple[float, float]
 
 TYPES: dict[str, Range] = {"bool": (0, 1), "uint8": (0, 255), "uint16": (0, 65535)}
-# The largest value that images of the type hardly have: of 0 and 1; of 12 bits and fewer.
-TOO_DARK = {"uint8": 1, "uint16": 4095, "float": 0.01}
+# The largest value that images of the type hardly have: of 5 bits and fewer, of 14 bits and fewer.
+TOO_DARK = {"uint8": 31, "uint16": 16383, "float": 0.01}
+WHITES = (1, 3, 7, 15, 16, 31, 255, 1023, 4095, 16383)  # 16: of scikit-learn's digits
 ROUNDING = 1e-4
-NEGATIVE_SHARE, NEGATIVE = 1e-3, -0.5
+NEGATIVE_SHARE, NEGATIVE, POSITIVE_SHARE = 1e-3, -0.5, 0.25
 FLOAT = "float"
 
 
@@ -32,12 +34,17 @@ class Values:
     high: float = -np.inf
     count: int = 0
     num_negative: int = 0
+    num_images: int = 0
+    num_positive: int = 0  # of the images, those of files or blocks without any negative value
     example: str = ""  # where a value of this type is
 
     def add(self, name: str, array: Array) -> None:
         self.example = self.example or name
-        self.low, self.high = min(self.low, float(array.min())), max(self.high, float(array.max()))
+        low, high = float(array.min()), float(array.max())
+        self.low, self.high = min(self.low, low), max(self.high, high)
         self.count += array.size
+        self.num_images += len(array)
+        self.num_positive += len(array) if low >= -ROUNDING else 0
         if self.low < 0:
             self.num_negative += int((array < -ROUNDING).sum())
 
@@ -90,7 +97,7 @@ def _understand(kind: str, values: Values, source: str) -> Range:
         return _understand_floats(values, source)
     if kind in TOO_DARK and 0 < high <= TOO_DARK[kind]:
         span = f"0 to {TYPES[kind][1]:g}"
-        likely = next(v for v in (1, 255, 4095) if high <= v)
+        likely = next(v for v in WHITES if high <= v)
         raise DataError(
             f"{source} has whole numbers from {low:g} to {high:g} in {kind}: is {likely} white, or "
             f"are they nearly black in {span}? Give value_range=(0, {likely}) or "
@@ -118,5 +125,10 @@ def _understand_floats(values: Values, source: str) -> Range:
         raise DataError(
             f"{found}, {values.num_negative:,} of {values.count:,} below 0: is black 0 or -1? Give "
             "value_range=(0, 1) or (-1, 1) (--value-range 0,1)"
+        )
+    if values.num_positive > POSITIVE_SHARE * values.num_images:
+        raise DataError(
+            f"{found}, but {values.num_positive:,} of {values.num_images:,} images have none below "
+            "0: are these 0 to 1, and the others -1 to 1? Save all in one range"
         )
     return -1, 1

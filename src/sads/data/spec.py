@@ -26,7 +26,7 @@ from sads.data.bases import BASES, basis
 from sads.data.images import read_images
 from sads.data.labels import load_labels
 from sads.data.synthetic import rank_one, sphere
-from sads.errors import DataError, InvalidArgumentError
+from sads.errors import DataError, InvalidArgumentError, counted
 from sads.geometry.directions import Directions
 from sads.geometry.result import Geometry, load_geometry
 from sads.seeds import derive_seed
@@ -234,7 +234,7 @@ def _draw_rank_one(
                 )
             vector = _draw_in_span(directions.vectors[start : last + 1], 1, direction_seed)[0]
             name = f"a vector in the span of eigenvectors {start} to {last} of {spec.source}"
-    statement = f"{num_samples:,} samples of N(0, D v v^T), v = {name}, seed {seed}"
+    statement = f"{counted(num_samples, 'sample')} of N(0, D v v^T), v = {name}, seed {seed}"
     return DataSet(rank_one(vector, num_samples, seed), spec, statement, vector)
 
 
@@ -242,8 +242,8 @@ def _draw_sphere(
     spec: DataSpec, directions: Directions, num_samples: int, seed: int, direction_seed: int
 ) -> DataSet:
     statement = (
-        f"{num_samples:,} samples of the sphere in the {SPHERE_DIRECTIONS} most {spec.which} "
-        f"directions of {spec.source}, seed {seed}"
+        f"{counted(num_samples, 'sample')} of the sphere in the {SPHERE_DIRECTIONS} most "
+        f"{spec.which} directions of {spec.source}, seed {seed}"
     )
     vectors = sphere_directions(directions, spec.which, direction_seed)
     return DataSet(sphere(vectors, num_samples, seed), spec, statement)

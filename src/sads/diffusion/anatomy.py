@@ -26,19 +26,19 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from sads.arguments import as_tensor, check_count, check_seed, check_type
+from sads.arguments import check_count, check_seed, check_type
 from sads.checked import checked
 from sads.diffusion.clipping import Frame, clipping_of, frame_of
 from sads.diffusion.execution import fast_inference
 from sads.diffusion.model import ScoreModel, noise_from_output
 from sads.diffusion.sample import SAMPLERS, SamplingOptions, spread_levels
 from sads.diffusion.skip import fit_gaussian
-from sads.errors import DataError, InvalidArgumentError
+from sads.errors import DataError, counted
 from sads.estimates import Estimate, mean_estimate
 from sads.networks.gaussian import GaussianPart
 from sads.rotations.rotation import Rotation
+from sads.samples import as_samples, check_values
 from sads.seeds import torch_stream
-from sads.shapes import format_shape
 from sads.threads import pinned_threads
 
 HELD = 0.95  # share of the variance that the components "along the data" hold
@@ -136,26 +136,18 @@ def measure_anatomy(
             `geometry.directions().vectors` has them.
     """
     check_type(model, ScoreModel, "the model", "pass what sads.train or sads.load_model returns")
-    check_count("num_samples", num_samples)
+    check_count("num_samples", num_samples, 2)
     check_seed(seed)
-    test = as_tensor(test, "the test data", floating=True)
-    train = None if train is None else as_tensor(train, "the training data", floating=True)
-    for name, data in (("test", test), ("training", train)):
-        if data is not None and data.ndim != len(model.family.shape) + 1:
-            raise InvalidArgumentError(
-                f"the {name} data are (N, {format_shape(model.family.shape)}), got "
-                f"{tuple(data.shape)}"
-            )
     frame = frame_of(model, rotation)
-    seen = [_seen(model, frame, x) for x in (test[:num_samples], test if train is None else train)]
-    held_out, known = seen
+    tested = _seen(model, frame, test)
+    held_out, known = tested[:num_samples], tested if train is None else _seen(model, frame, train)
     gaussian = fit_gaussian(known)
     basis = gaussian.vectors  # (D, r)
     num_along = _num_along(gaussian)
     schedule = model.family.schedule
     spread = (torch.arange(NUM_LEVELS) + 0.5) * schedule.num_levels / NUM_LEVELS
     levels = [int(level) for level in spread]
-    turned = None if directions is None else _columns(directions, model.family.dimension)
+    turned = None if directions is None else _columns(directions, model.family.shape)
     by_component, by_direction, whole, inside = [], [], [], []
     for error in _errors(model, held_out, levels, seed):  # (N, D)
         parts = (error @ basis).square()  # (N, r)
@@ -247,7 +239,7 @@ def follow_sampler(
     abar = torch.tensor([1.0 if level < 0 else float(schedule.abar[level]) for level in after])
     clipped = "" if clipping is None else ", clipped"
     return Walk(
-        described=f"{options.sampler}, {options.steps:,} steps{clipped}",
+        described=f"{options.sampler}, {counted(options.steps, 'step')}{clipped}",
         levels=tuple(after),
         along=found[:, 0],
         off=found[:, 1],
@@ -295,22 +287,17 @@ def energy_spectrum(y: Tensor, test: Tensor) -> Spectrum:
 
 def _seen(model: ScoreModel, frame: Frame, x: Tensor) -> Tensor:
     """Data (N, *shape) as the network sees them, (N, D)."""
-    if tuple(x.shape[1:]) != tuple(model.family.shape) or len(x) < 2:
-        raise DataError(
-            f"the data have shape {tuple(x.shape)}, the model is of "
-            f"{format_shape(model.family.shape)}: give at least two samples of that shape"
-        )
+    x = as_samples(x, "the data", model.family.shape)
+    check_values(x, "the data")
+    if len(x) < 2:
+        raise DataError("the data are a single sample: give at least two")
     return frame.to_network(x.float()).flatten(1)
 
 
-def _columns(directions: Tensor, dimension: int) -> Tensor:
-    """Directions (k, *shape) as columns, (D, k)."""
-    fits = directions.ndim > 1 and directions.numel() == len(directions) * dimension
-    if not fits or not len(directions) or not directions.isfinite().all():
-        raise InvalidArgumentError(
-            f"directions are tensors of {dimension} finite entries each, got "
-            f"{tuple(directions.shape)}; see geometry.directions().vectors"
-        )
+def _columns(directions: Tensor, shape: tuple[int, ...]) -> Tensor:
+    """Directions (k, *shape) or (k, D) as columns, (D, k)."""
+    directions = as_samples(directions, "the directions", shape, flat=True)
+    check_values(directions, "the directions")
     return directions.flatten(1).T.float()
 
 

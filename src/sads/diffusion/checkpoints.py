@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from sads.diffusion.model import UNKNOWN
@@ -14,7 +13,7 @@ from sads.diffusion.weights import check_fit, fill
 from sads.errors import CheckpointError, printable
 from sads.files import opening, replacing
 from sads.from_json import decode_as
-from sads.tensorfile import TensorFile
+from sads.tensorfile import TensorFile, write_tensors
 from sads.untrusted import parse_json
 
 FORMAT = "sads-checkpoint"
@@ -44,17 +43,13 @@ def save_checkpoint(state: TrainingState, path: Path, identity: dict[str, Any]) 
     for name, weight in (state.average or {}).items():
         tensors[f"average.{name}"] = weight
     tensors["losses"] = torch.tensor(state.losses, dtype=torch.float64)
-    tensors = {k: v.detach().contiguous() for k, v in tensors.items()}
+    metadata = {
+        "format": FORMAT,
+        "identity": json.dumps(identity),
+        "layers": json.dumps(state.layers),
+    }
     with replacing(path) as temporary:
-        save_file(
-            tensors,
-            temporary,
-            {
-                "format": FORMAT,
-                "identity": json.dumps(identity),
-                "layers": json.dumps(state.layers),
-            },
-        )
+        write_tensors(temporary, tensors, metadata)
 
 
 def load_checkpoint(state: TrainingState, path: Path, identity: dict[str, Any]) -> None:

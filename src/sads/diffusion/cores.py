@@ -9,13 +9,14 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from sads.environment import note_once
 from sads.families import ScoreFamily
+from sads.seeds import generators_kept
 
 SHARD_FLOPS = 5e8  # of a core's part of a batch: below this, a batch is not worth sharing out
 
 
 def count_flops(family: ScoreFamily) -> int:
     """Floating-point operations of one evaluation of one sample."""
-    with torch.random.fork_rng(devices=[]), torch.no_grad():
+    with generators_kept(), torch.no_grad():
         network = family.build()
         counter = FlopCounterMode(display=False)
         with counter:
@@ -36,7 +37,7 @@ def num_shards(family: ScoreFamily, batch_size: int, device: torch.device) -> in
 
 def samples_are_independent(family: ScoreFamily) -> bool:
     """Whether a sample's output in training is its own, unlike with batch norm or dropout."""
-    with torch.random.fork_rng(devices=[]), torch.no_grad():
+    with generators_kept(), torch.no_grad():
         network = family.build().train()
         x, time = torch.randn(4, *family.shape), torch.zeros(4)
         try:

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from sads.arguments import as_path
@@ -26,8 +25,9 @@ from sads.from_json import decode
 from sads.geometry.lift import MAX_DIMENSION
 from sads.markup import card, facts
 from sads.networks.gaussian import GaussianPart
+from sads.seeds import generators_kept
 from sads.shapes import MAX_AXES, format_shape
-from sads.tensorfile import TensorFile
+from sads.tensorfile import TensorFile, write_tensors
 from sads.untrusted import parse_json
 
 FORMAT = "sads-model"
@@ -107,19 +107,19 @@ class ScoreModel:
     @checked
     def save(self, path: str | os.PathLike[str]) -> Path:
         """Write weights and provenance as safetensors, all at once or not at all."""
-        tensors = {PREFIX + k: v.contiguous() for k, v in self.network.state_dict().items()}
-        tensors |= {LAST + k: v.contiguous() for k, v in (self.last or {}).items()}
+        tensors = {PREFIX + k: v for k, v in self.network.state_dict().items()}
+        tensors |= {LAST + k: v for k, v in (self.last or {}).items()}
         if self.family.skip is not None:
             tensors |= {f"skip.{k}": v for k, v in self.family.skip.tensors().items()}
         if self.mean is not None:
-            tensors["mean"] = self.mean.float().contiguous()
+            tensors["mean"] = self.mean.float()
         metadata = {
             "format": FORMAT,
             "family": json.dumps(self.family.describe()),
             "provenance": json.dumps(plain(self.provenance)),
         }
         with replacing(Path(path)) as temporary:
-            save_file({**tensors, "losses": self.losses}, temporary, metadata)
+            write_tensors(temporary, {**tensors, "losses": self.losses}, metadata)
         return Path(path)
 
 
@@ -148,7 +148,7 @@ def load_model(
                 f"{score_family.describe()}; give the family that it was trained with"
             )
         bounds = nullcontext() if trusted else bounded_construction(file, PREFIX)
-        with torch.random.fork_rng(devices=[]), bounds:
+        with generators_kept(), bounds:
             network = score_family.build()
         last = None
         try:

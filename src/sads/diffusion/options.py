@@ -19,11 +19,13 @@ class TrainingOptions:
     centre: bool = False
 
     def __post_init__(self) -> None:
+        found: dict[str, object] = {"seed": check_seed(self.seed)}
         for name in ("iterations", "batch_size"):
-            check_count(name, getattr(self, name))
+            found[name] = check_count(name, getattr(self, name))
         for name in ("learning_rate", "max_gradient_norm"):
-            check_number(name, getattr(self, name), 0)
+            found[name] = check_number(name, getattr(self, name), 0)
         if self.ema_decay is not None:
-            check_number("ema_decay", self.ema_decay, 0, 1)
+            found["ema_decay"] = check_number("ema_decay", self.ema_decay, 0, 1)
         check_type(self.centre, bool, "centre", "give True or False")
-        check_seed(self.seed)
+        for name, value in found.items():  # NumPy's numbers as Python's, for JSON
+            object.__setattr__(self, name, value)

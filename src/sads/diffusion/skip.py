@@ -9,14 +9,14 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from sads.arguments import as_tensor, check_count
+from sads.arguments import check_count
 from sads.checked import checked
 from sads.errors import DataError
 from sads.families import ScoreFamily, as_family
 from sads.networks.gaussian import GaussianPart
 from sads.rotations.rotation import CHUNK_BYTES, chunks
+from sads.samples import as_samples, check_values
 from sads.seeds import torch_stream
-from sads.shapes import format_shape
 
 MAX_EXACT = 4096  # coordinates, or samples: beyond, eigenvectors are found by iteration
 MAX_FULL = 1024  # coordinates: beyond, all eigenvectors would slow sampling down
@@ -43,12 +43,8 @@ def gaussian_skip(family: ScoreFamily | str, x: Tensor, *, rank: int | None = No
             coordinates, else 512: then this is a Gaussian with almost the data's covariance.
     """
     family = as_family(family)
-    x = as_tensor(x, "the data", floating=True)
-    if x.ndim < 2 or tuple(x.shape[1:]) != family.shape:
-        raise DataError(
-            f"the data of the skip have shape {tuple(x.shape)}, the family takes (N, "
-            f"{', '.join(map(str, family.shape))}): give data of {format_shape(family.shape)}"
-        )
+    x = as_samples(x, "the data of the skip", family.shape)
+    check_values(x, "the data of the skip")
     if rank is not None:
         rank = check_count("rank", rank)
     return replace(family, skip=fit_gaussian(x.flatten(1), rank))

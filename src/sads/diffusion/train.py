@@ -1,8 +1,9 @@
 """Train a score model: denoising score matching with Adam, resumable to the bit.
 
-The random numbers of update `k` come from `(seed, k)` and the order of epoch `e` from `(seed, e)`.
-So a checkpoint needs no random state: weights, the optimiser's moments and the number of the
-update say everything, and a run that was killed ends in the same weights as one that was not.
+The random numbers of update `k`, those of dropout among them, come from `(seed, k)`, and the order
+of epoch `e` from `(seed, e)`. So a checkpoint needs no random state: weights, the optimiser's
+moments and the number of the update say everything, and a run that was killed ends in the same
+weights as one that was not.
 """
 
 import math
@@ -17,7 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from sads.arguments import as_tensor, check_count
+from sads.arguments import check_count
 from sads.checked import checked
 from sads.diffusion.checkpoints import TrainingState, load_checkpoint, save_checkpoint
 from sads.diffusion.clipping import range_of
@@ -30,7 +31,8 @@ from sads.errors import CheckpointError, DataError, DivergedError
 from sads.families import ScoreFamily, as_family
 from sads.files import tensor_digest
 from sads.geometry.memory import check_evaluation
-from sads.seeds import seed_torch, torch_stream
+from sads.samples import as_samples, check_values
+from sads.seeds import derive_seed, seed_torch, seeded, torch_stream
 from sads.table1 import RANK_ONE
 from sads.threads import worker_pool
 
@@ -190,7 +192,9 @@ def training_steps(
         time = family.schedule.network_time(levels).to(device)
         batch = zip(*(part.tensor_split(shards) for part in (x_t, time, target)), strict=True)
         gradient = partial(loss_and_gradients, forward, parameters, target.numel())
-        parts = list(pool.map(gradient, batch) if pool else map(gradient, batch))
+        with torch.random.fork_rng(devices=[]):  # for dropout
+            seed_torch(derive_seed(options.seed, 2, state.iteration))
+            parts = list(pool.map(gradient, batch) if pool else map(gradient, batch))
         value = sum(loss for loss, _ in parts)
         for parameter, *gradients in zip(parameters, *(g for _, g in parts), strict=True):
             # Fused Adam pairs numbers by their place in memory.
@@ -203,10 +207,18 @@ def training_steps(
             )
         state.optimiser.step()
         if state.average is not None and options.ema_decay is not None:
-            for name, weight in state.network.state_dict().items():
-                state.average[name].lerp_(weight, 1 - options.ema_decay)
+            average_weights(state.average, state.network.state_dict(), options.ema_decay)
         state.losses.append(value)
         yield value
+
+
+def average_weights(average: dict[str, Tensor], weights: dict[str, Tensor], decay: float) -> None:
+    """Move an average towards weights; what counts (such as batches, in batch norm) is copied."""
+    for name, weight in weights.items():
+        if weight.is_floating_point() or weight.is_complex():
+            average[name].lerp_(weight, 1 - decay)
+        else:
+            average[name].copy_(weight)
 
 
 def loss_and_gradients(
@@ -258,8 +270,7 @@ def noised(
 
 def new_state(family: ScoreFamily, options: TrainingOptions, device: torch.device) -> TrainingState:
     """A fresh network, from the seed, and all that goes with it."""
-    with torch.random.fork_rng(devices=[]):
-        seed_torch(options.seed)
+    with seeded(options.seed):
         network = family.build().to(device)
     optimiser = torch.optim.Adam(network.parameters(), lr=options.learning_rate, fused=True)
     average = None
@@ -271,24 +282,13 @@ def new_state(family: ScoreFamily, options: TrainingOptions, device: torch.devic
 def check_data(family: ScoreFamily, x: Tensor, batch_size: int) -> Tensor:
     """The samples in float32, or an error, with what to do, if they are not fit for this family."""
     family.check_trainable()
-    x = as_tensor(x, "the data")
-    if not x.is_floating_point():
-        raise DataError(
-            f"the data are whole numbers ({x.dtype}), networks are trained on real ones: scale "
-            "images from 0 to 255 to [-1, 1] with x / 127.5 - 1, or read them by sads.load_images"
-        )
+    x = as_samples(x, "the data", family.shape)
+    check_values(x, "the data")
     x = x.float()
-    if tuple(x.shape[1:]) != tuple(family.shape):
-        raise DataError(
-            f"the data has shape {tuple(x.shape)}, the family takes (N, "
-            f"{', '.join(map(str, family.shape))}): resize the data or change the family's shape"
-        )
     if len(x) < batch_size:
         raise DataError(
             f"{len(x)} samples are fewer than a batch of {batch_size}; lower the batch size"
         )
-    if not x.isfinite().all():
-        raise DataError("the data has NaN or infinite entries; clean it before training")
     if len(x) == 1:
         raise DataError("the data is a single sample, there is nothing to learn: give more of them")
     if not (x != x[:1]).any():

@@ -4,12 +4,15 @@
     samples/HASH.npz     samples that a record kept, in half precision
     geometries.json      what geometries the records rest on: checksum, and the command for each
 
-A store beside such files takes their cells for finished and computes the others only.
+A store beside such files takes their cells for finished and computes the others only. Several
+processes may add to them: each waits for the others, and adds to what they have left.
 """
 
 import io
 import json
-from collections.abc import Iterable, Mapping
+import os
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -20,7 +23,9 @@ from torch import Tensor
 
 from sads.data.arrays import load_images_array
 from sads.errors import DataError, StoreError, printable
-from sads.experiments.records import Record, is_older
+from sads.experiments.locks import folder_lock
+from sads.experiments.records import Record, format_of
+from sads.experiments.spec import FORMAT
 from sads.files import ANYTHING_WRONG, digest, file_digest, plain, replacing, write_json
 from sads.from_json import DecodingError, decode_as
 from sads.untrusted import DAMAGE, JSON_BYTES, first_line, open_regular, parse_json, read_json
@@ -34,25 +39,35 @@ class Archive:
 
     folder: Path
     records: Mapping[str, Record]  # by hash
-    num_older: int = 0  # lines of an older format, whose numbers mean something else
+    older: tuple[str, ...] = ()  # lines of an older format, whose numbers mean something else
 
     @classmethod
     def read(cls, folder: Path) -> "Archive":
         path = folder / RECORDS
-        if not path.exists():
+        _read_geometries(folder)  # refused now if it is damaged, not when there is more to write
+        if not os.path.lexists(path):
             return cls(folder, {})
         records = {}
-        number = num_older = 0
+        older = []
+        number = 0
         try:
             with open_regular(path) as file:
                 while line := file.readline(JSON_BYTES + 1):
                     number += 1
                     content = parse_json(line)
-                    if is_older(content):
-                        num_older += 1
+                    form = format_of(content)
+                    if form > FORMAT:
+                        raise StoreError(
+                            f"line {number} of {printable(path)} was written by a newer sads "
+                            f"(format {form}, this one reads {FORMAT}): upgrade sads"
+                        )
+                    if form < FORMAT:
+                        older.append(line.decode().rstrip("\n"))
                         continue
                     record = Record.from_json(content)
                     records[record.cell.hash] = record
+        except StoreError:
+            raise
         except OSError as error:
             raise StoreError(
                 f"cannot read {printable(path)} ({first_line(error)}); restore the file"
@@ -62,7 +77,13 @@ class Archive:
                 f"line {number} of {printable(path)} is damaged ({first_line(error)}); restore the "
                 "file, or remove the line to compute its cell again"
             ) from error
-        return cls(folder, records, num_older)
+        return cls(folder, records, tuple(older))
+
+    @contextmanager
+    def renewed(self) -> Iterator["Archive"]:
+        """The archive as it is now, to which no other process adds in the block."""
+        with folder_lock(self.folder):
+            yield Archive.read(self.folder)
 
     def samples(self, record: Record) -> Tensor:
         """The samples that a record kept, (N, *shape) float32."""
@@ -101,26 +122,32 @@ class Archive:
         return self._write(merged)
 
     def _write(self, merged: dict[str, Record]) -> "Archive":
-        lines = [_line(merged[name]) for name in sorted(merged)]
+        lines = [*(_line(merged[name]) for name in sorted(merged)), *self.older]
         with replacing(self.folder / RECORDS) as temporary:
             temporary.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
-        return Archive(self.folder, merged)
+        return replace(self, records=merged)
 
     def write_geometries(self, geometries: Iterable[tuple[str, str, str]]) -> None:
         """Say which geometries the records rest on: hash, checksum and command of each."""
-        path = self.folder / GEOMETRIES
-        known: dict[str, Any] = {}
-        if path.exists():
-            try:
-                known = decode_as(dict[str, dict[str, str]], read_json(path), GEOMETRIES)
-            except DAMAGE as error:
-                raise StoreError(
-                    f"{printable(path)} is damaged ({first_line(error)}); restore the file, or "
-                    "move it away"
-                ) from error
+        known = _read_geometries(self.folder)
         for name, checksum, command in geometries:
             known[name] = {"sha256": checksum, "command": command}
-        write_json(path, {name: known[name] for name in sorted(known)})
+        write_json(self.folder / GEOMETRIES, {name: known[name] for name in sorted(known)})
+
+
+def _read_geometries(folder: Path) -> dict[str, dict[str, str]]:
+    path = folder / GEOMETRIES
+    if not os.path.lexists(path):
+        return {}
+    try:
+        known: dict[str, dict[str, str]] = decode_as(
+            dict[str, dict[str, str]], read_json(path), GEOMETRIES
+        )
+    except DAMAGE as error:
+        raise StoreError(
+            f"{printable(path)} is damaged ({first_line(error)}); restore the file, or move it away"
+        ) from error
+    return known
 
 
 def read_samples(path: Path, record: Record) -> Tensor:

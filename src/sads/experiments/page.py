@@ -5,13 +5,14 @@ Of every figure a summary is kept as JSON, `figN.json`; the page is made of thes
 
 import math
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from sads.errors import OutputError, printable
+from sads.errors import OutputError, StoreError, printable
 from sads.estimates import Estimate
+from sads.experiments.locks import folder_lock
 from sads.experiments.preregistration import describe_commit, find_registered
 from sads.experiments.verdict import (
     CONTRADICTED,
@@ -25,7 +26,7 @@ from sads.experiments.verdict import (
 from sads.files import plain, replacing, write_json
 from sads.from_json import DecodingError, decode
 from sads.tables import Row, format_value
-from sads.untrusted import read_json
+from sads.untrusted import DAMAGE, first_line, read_json
 
 PAGE = "README.md"
 MARK_OF_PAGE = "<!-- Written by sads reproduce, which writes it anew each time. -->"
@@ -42,28 +43,37 @@ class Summary:
     title: str
     scale: str
     panels: tuple[str, ...]
-    command: str
+    command: str  # that made it; several, a line each, if each made panels of its own
     claims: tuple[Claim, ...]
     columns: dict[str, str]  # titles of the table, by field
     table: tuple[dict[str, Any], ...]
     notes: tuple[str, ...]
     pictures: dict[str, str]  # names of files
     cells: tuple[str, ...] = ()  # hashes of the records behind it; older summaries do not say
+    num_seeds: int | None = None  # repetitions that were asked for, if any number was
 
     def save(self, folder: Path) -> Path:
         return write_json(folder / f"{self.figure}.json", self)
 
     @classmethod
-    def load(cls, path: Path) -> "Summary | None":
-        """What `save` wrote, or None if it is not there, damaged or of another format."""
+    def load(cls, folder: Path, figure: str) -> "Summary | None":
+        """What `save` wrote, or None if there is nothing; `StoreError` if it cannot be read."""
+        path = folder / f"{figure}.json"
+        if not os.path.lexists(path):
+            return None
         try:
             summary = decode(cls, read_json(path))
             for row in summary.table:
                 for value in row.values():
                     show_cell(value)
+            if summary.figure != figure:
+                raise DecodingError(f"it is of {printable(summary.figure)[:60]!r}")
             return summary
-        except (OSError, ValueError):
-            return None
+        except DAMAGE as error:
+            raise StoreError(
+                f"{printable(path)} is damaged or not ours ({first_line(error)}); restore it, or "
+                f"move it away and make {figure} again"
+            ) from error
 
 
 def plain_rows(rows: Iterable[Row]) -> tuple[dict[str, Any], ...]:
@@ -76,7 +86,12 @@ def judge_page(folder: Path, figures: Iterable[str]) -> dict[str, Summary]:
 
     A figure that is made later counts, too, so this is done again with every figure.
     """
-    found = {name: Summary.load(folder / f"{name}.json") for name in figures}
+    with folder_lock(folder):
+        return _judge(folder, figures)
+
+
+def _judge(folder: Path, figures: Iterable[str]) -> dict[str, Summary]:
+    found = {name: Summary.load(folder, name) for name in figures}
     summaries = {name: summary for name, summary in found.items() if summary is not None}
     words = iter(correct([_known(c) for summary in summaries.values() for c in summary.claims]))
     judged = {}
@@ -98,7 +113,15 @@ def write_page(folder: Path, figures: Iterable[str]) -> Path:
 
     A README.md of somebody else stays; the page is then `figures.md`.
     """
-    summaries = list(judge_page(folder, figures).values())
+    page = find_page(folder)
+    with folder_lock(folder):
+        lines = _lines(list(_judge(folder, figures).values()))
+        with replacing(page) as temporary:
+            temporary.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    return page
+
+
+def _lines(summaries: Sequence[Summary]) -> list[str]:
     lines = [
         MARK_OF_PAGE,
         "",
@@ -130,13 +153,17 @@ def write_page(folder: Path, figures: Iterable[str]) -> Path:
             lines.append(f"| {' | '.join(map(_escape, texts))} |")
     for summary in summaries:
         lines += _section(summary)
+    return lines
+
+
+def find_page(folder: Path) -> Path:
+    """Which file the page goes to; one line if somebody else's stand in all places for it."""
     page = next((p for p in (folder / PAGE, folder / "figures.md") if _is_page(p)), None)
     if page is None:
         raise OutputError(
-            f"neither {PAGE} nor figures.md in {folder} is ours to write; move one of them away"
+            f"neither {PAGE} nor figures.md in {printable(folder)} is ours to write; move one of "
+            "them away"
         )
-    with replacing(page) as temporary:
-        temporary.write_text("\n".join(lines) + "\n", encoding="utf-8")
     return page
 
 
@@ -171,7 +198,7 @@ def format_p(claim: Claim, value: float) -> str:
 
 def _section(summary: Summary) -> list[str]:
     lines = ["", f"## {summary.figure}: {summary.title} ({summary.scale})", ""]
-    lines += ["```sh", summary.command, "```", ""]
+    lines += ["```sh", *map(printable, summary.command.splitlines()), "```", ""]
     lines += [f"![{name}]({file})" for name, file in summary.pictures.items()]
     lines += ["", *(f"- {_escape(note)}" for note in summary.notes), ""]
     if summary.table:
@@ -183,11 +210,15 @@ def _section(summary: Summary) -> list[str]:
     return lines
 
 
-def show_cell(value: Any) -> str:
+def read_cell(value: Any) -> Any:
     """A cell of a table from its JSON: an object is an estimate."""
     if isinstance(value, list):
         raise DecodingError("a cell of a table is a number, a word or an estimate")
-    return format_value(decode(Estimate, value) if isinstance(value, dict) else value)
+    return decode(Estimate, value) if isinstance(value, dict) else value
+
+
+def show_cell(value: Any) -> str:
+    return format_value(read_cell(value))
 
 
 def _escape(text: str) -> str:

@@ -12,6 +12,7 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 
+from sads.errors import counted
 from sads.files import digest
 
 CLAIMS = Path(__file__).with_name("claims.toml")
@@ -94,7 +95,7 @@ def note_registration(versions: Collection[dict[str, str]], figure: str | None =
     older = sum(not as_now(kept) for kept in versions)
     if not older:
         return []
+    cells = f"{older} of {counted(len(versions), 'cell')} {'was' if older == 1 else 'were'}"
     return [
-        f"{older} of {len(versions)} cells were run before the claims stood as they do now "
-        f"(claims.toml, {claims_digest(figure)})"
+        f"{cells} run before the claims stood as they do now (claims.toml, {claims_digest(figure)})"
     ]

@@ -10,8 +10,9 @@ from dataclasses import dataclass, field, replace
 
 from torch import Tensor
 
+from sads.arguments import as_tensor
 from sads.checked import checked
-from sads.errors import InvalidArgumentError
+from sads.errors import InvalidArgumentError, counted
 from sads.experiments.standings import (
     COMMON,
     NAMES,
@@ -28,6 +29,8 @@ from sads.predictors.prospect import Plan, Prospect, Untrained
 from sads.predictors.registry import OUTCOMES, Prediction, find_predictors
 from sads.rotations.alignment import pair
 from sads.rotations.kinds import Kind
+from sads.shapes import format_shape
+from sads.tables import distinct
 
 WAYS = {"common": (SKIP, COMMON), "paper": (PAPER,)}  # by the word of `sads rank --practice`
 ROTATIONS = ("identity", "min", "max", "random:0")
@@ -99,15 +102,21 @@ def rank(
         league: the record of the league; ours if not given.
         progress: called with candidates so far, in all, and the share of them.
     """
-    if outcome not in OUTCOMES or practice not in WAYS:
-        raise InvalidArgumentError(
-            f"unknown outcome {outcome!r} or practice {practice!r}; choose from "
-            f"{', '.join(OUTCOMES)} and from {', '.join(WAYS)}"
-        )
+    for what, word, words in (("outcome", outcome, OUTCOMES), ("practice", practice, WAYS)):
+        if word not in words:
+            raise InvalidArgumentError(f"unknown {what} {word!r}; choose from {', '.join(words)}")
     # Predictors are about noise predictions, as in the league; what is trained, the practice says.
     networks = [replace(as_family(family), prediction="epsilon") for family in families]
     if not networks or not rotations:
         raise InvalidArgumentError("give at least one family and one rotation to rank")
+    x = as_tensor(x, "the data")
+    for family in networks:
+        family.check_trainable()  # before anything is estimated
+        if tuple(x.shape[1:]) != family.shape:
+            raise InvalidArgumentError(
+                f"the data have the shape {format_shape(x.shape[1:])}, {family.name} takes "
+                f"{format_shape(family.shape)}; give families for data of this shape"
+            )
     for name in rotations:
         Kind.parse(name)
     known = read_league() if league is None else league
@@ -127,7 +136,7 @@ def rank(
     }
     found: list[Candidate] = []
     total = len(networks) * len(rotations)
-    names = _names(networks)
+    names = distinct(map(_name, networks))
     for family, name in zip(networks, names, strict=True):
         geometry = estimate_geometry(family, num_networks, seed=seed)
         network = Untrained(family, geometry, seed=seed)
@@ -231,12 +240,14 @@ def _right_between(winner: Standing) -> bool:
 def describe_winner(winner: Standing) -> str:
     text = (
         f"{PRACTICES[winner.practice]}: ordered by {winner.predictor} (larger is {winner.sign}), "
-        f"which was right in {winner.right} of {winner.pairs} pairs of rotations of held-out data"
+        f"which was right in {winner.right} of {counted(winner.pairs, 'pair')} of rotations of "
+        "held-out data"
     )
     if winner.held_out is not None and winner.low is not None and winner.high is not None:
         text += f" (rank correlation {winner.held_out:.2f} [{winner.low:.2f}, {winner.high:.2f}])"
     if winner.pairs_between:
-        text += f", and in {winner.right_between} of {winner.pairs_between} pairs of architectures"
+        pairs = counted(winner.pairs_between, "pair")
+        text += f", and in {winner.right_between} of {pairs} of architectures"
     return text
 
 
@@ -263,12 +274,7 @@ def _skip_statement(league: League, outcome: str) -> str:
     )
 
 
-def _names(families: Sequence[ScoreFamily]) -> list[str]:
-    """Names that tell families apart: of a transformer with its patches, or with a number."""
-    names: list[str] = []
-    for family in families:
-        size = family.options.get("patch_size")
-        name = family.name if size is None else f"{family.name}/{size}"
-        same = sum(other == name or other.startswith(f"{name} (") for other in names)
-        names.append(name if not same else f"{name} ({same + 1})")
-    return names
+def _name(family: ScoreFamily) -> str:
+    """A transformer is named with its patches."""
+    size = family.options.get("patch_size")
+    return family.name if size is None else f"{family.name}/{size}"

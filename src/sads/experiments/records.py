@@ -1,14 +1,13 @@
 """What is known of a finished cell, and how it is written: as a file of its own, or as a line."""
 
 import re
-from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from sads.errors import printable
 from sads.estimates import Estimate, mean_estimate
-from sads.experiments.spec import FORMAT, PAPER, Cell
+from sads.experiments.spec import FORMAT, PAPER, Cell, FamilySpec
 from sads.files import plain
 from sads.from_json import DecodingError, decode
 from sads.pipeline import Evaluation
@@ -75,41 +74,52 @@ class Record:
 class TrainedLosses:
     """Training losses of models behind one kind of rotation, over all its seeds."""
 
+    num_updates: int
     updates: tuple[float, ...]  # the middle of each part of the training
     means: tuple[float, ...]  # the loss of that part, mean over models
     last: Estimate  # the last part, with its error over models
     num_models: int
 
 
-def losses_by_rotation(
+def trained_families(
     records: Iterable[Record], data: str, shape: tuple[int, ...]
-) -> dict[str, TrainedLosses]:
-    """The losses of all models of some data that were trained as in the paper, by rotation.
+) -> dict[FamilySpec, list[Record]]:
+    """The records of models of some data that were trained as in the paper, by family."""
+    found: dict[FamilySpec, list[Record]] = {}
+    for record in records:
+        cell = record.cell
+        if (
+            str(cell.data) == data
+            and cell.family.shape == shape
+            and replace(cell.practice, clip=False, ema_decay=None) == PAPER
+        ):
+            found.setdefault(cell.family, []).append(record)
+    return found
 
-    Random rotations are one kind. Of trainings of different lengths the most frequent counts.
+
+def losses_by_rotation(records: Iterable[Record]) -> dict[str, TrainedLosses]:
+    """The losses of models of one family and one set of data, by rotation.
+
+    Random rotations are one kind. Of trainings of different settings the most frequent count.
     """
-    chosen = [
-        record
-        for record in records
-        if str(record.cell.data) == data
-        and record.cell.family.shape == shape
-        and replace(record.cell.practice, clip=False, ema_decay=None) == PAPER
-    ]
     # A training that was sampled in several ways, or computed by several layers, counts once; one
     # that went on from it is another.
     once = {
-        (replace(r.cell, layers="").training_hash, r.cell.training.iterations): r for r in chosen
+        (replace(r.cell, layers="").training_hash, r.cell.training.iterations): r for r in records
     }
-    lengths = Counter((r.cell.training.iterations, len(r.losses)) for r in once.values())
-    if not lengths:
-        return {}
-    (length, parts), _ = lengths.most_common(1)[0]
-    groups: dict[str, list[tuple[float, ...]]] = {}
+    settings: dict[tuple[str, int, int], list[Record]] = {}
     for record in once.values():
-        if (record.cell.training.iterations, len(record.losses)) == (length, parts):
-            groups.setdefault(record.cell.rotation.partition(":")[0], []).append(record.losses)
+        settings.setdefault(_setting(record), []).append(record)
+    (_, length, parts), chosen = max(settings.items(), key=lambda setting: len(setting[1]))
+    groups: dict[str, list[tuple[float, ...]]] = {}
+    for record in chosen:
+        kind = record.cell.rotation
+        groups.setdefault("random" if kind.startswith("random:") else kind, []).append(
+            record.losses
+        )
     return {
         kind: TrainedLosses(
+            num_updates=length,
             updates=tuple((part + 0.5) * length / parts for part in range(parts)),
             means=tuple(sum(column) / len(column) for column in zip(*losses, strict=True)),
             last=mean_estimate([curve[-1] for curve in losses]),
@@ -119,11 +129,17 @@ def losses_by_rotation(
     }
 
 
-def is_older(content: Any) -> bool:
-    """Whether the JSON of a record is of an older format, whose numbers are not today's."""
+def _setting(record: Record) -> tuple[str, int, int]:
+    """All that a training depends on but its seed and rotation, and how its losses were kept."""
+    alike = replace(record.cell, seed=0, rotation="identity", layers="")
+    return alike.training_hash, record.cell.training.iterations, len(record.losses)
+
+
+def format_of(content: Any) -> int:
+    """The format of a record's JSON, ours if it does not say; numbers of others are not today's."""
     cell = content.get("cell") if isinstance(content, dict) else None
     found = cell.get("format") if isinstance(cell, dict) else None
-    return type(found) is int and found < FORMAT
+    return found if type(found) is int else FORMAT
 
 
 @dataclass(frozen=True)

@@ -6,22 +6,27 @@ were finished here go to that file.
 
 import os
 import time
-from collections.abc import Iterable, Iterator
-from contextlib import AbstractContextManager
+from collections.abc import Collection, Iterator
+from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Protocol
 
 from sads.cpu import layers_name
-from sads.errors import InvalidArgumentError, OutputError, printable
+from sads.errors import InvalidArgumentError, OutputError, counted, printable
 from sads.experiments.archive import RECORDS
+from sads.experiments.figures import all_figures
 from sads.experiments.figures.figure import Context, Figure, Outcome, check_scale
-from sads.experiments.page import Summary, plain_rows
+from sads.experiments.locks import folder_lock
+from sads.experiments.page import Summary, find_page, plain_rows
 from sads.experiments.preregistration import note_registration
+from sads.experiments.records import Record
 from sads.experiments.run import Sources
+from sads.experiments.spec import Cell
 from sads.experiments.store import MARK, Store
 from sads.experiments.sweep import RayCluster, Watch, connect, prepare_geometry, sweep
+from sads.files import check_folder, replacing
 from sads.tables import titles
 
 MOST_ASKED = 1024  # seeds of a cell, or workers on one machine
@@ -70,21 +75,41 @@ class Request:
     def open_store(self) -> Store:
         """A store elsewhere, or in the folder, which is new, empty or already ours.
 
-        Nothing is written if there is a cluster to compute on and it does not answer.
+        Nothing is written if there is a cluster to compute on and it does not answer, or if what is
+        made could not stand in the folder.
         """
         if self.cluster is not None:
             connect(self.cluster)
-        if self.out is not None and "://" in self.out:
-            return Store(self.out)
         folder = self.folder
         if os.path.lexists(folder) and not folder.is_dir():
             raise OutputError(f"{printable(folder)} is not a folder; choose a folder for --out")
+        if self.out is not None and "://" in self.out:
+            self._check_earlier()
+            return Store(self.out)
         ours = (folder / "store" / MARK).is_file() or (folder / RECORDS).is_file()
         if folder.is_dir() and any(folder.iterdir()) and not ours:
             raise OutputError(
                 f"{printable(folder)} is not empty and holds no store of sads; choose another --out"
             )
+        self._check_earlier()
+        check_folder(folder)
         return Store(folder / "store", archive=folder)
+
+    def _check_earlier(self) -> None:
+        """Refuse a folder whose figures are of another scale or damaged, or whose page is not ours.
+
+        Before anything is computed: claims of a page are corrected for each other, so that figures
+        of a smoke test beside others would change the words of these.
+        """
+        find_page(self.folder)
+        for name in {**all_figures(), **{figure.name: figure for figure in self.figures}}:
+            summary = Summary.load(self.folder, name)
+            if summary is not None and summary.scale != self.scale:
+                raise OutputError(
+                    f"{printable(self.folder / name)}.json is of --scale {summary.scale}, not "
+                    f"{self.scale}, and all figures of a folder are of one; give --scale "
+                    f"{summary.scale} or another --out"
+                )
 
 
 class Observer(Protocol):
@@ -122,12 +147,18 @@ def make_figures(
         num_seeds=request.num_seeds,
         make_geometry=partial(prepare_geometry, cluster=request.cluster),
     )
-    for figure in request.figures:
-        if figure.panels and not context.panels(figure.panels, figure.on_request):
-            continue
+    chosen = [
+        figure
+        for figure in request.figures
+        if not figure.panels or context.panels(figure.panels, figure.on_request)
+    ]
+    for figure in (figure for figure in chosen if figure.images):
+        figure.cells(context)  # reads all images, before hours go into the first figure
+    for figure in chosen:
         started = time.perf_counter()
         with observer.stage(f"{figure.name}: preparing"):
             cells = figure.cells(context)
+            refuse_to_lose(figure, context, request.folder)
         with observer.watching(figure) as watch:
             board = sweep(
                 cells if request.compute else [],
@@ -138,14 +169,7 @@ def make_figures(
                 watch=watch,
             )
         with observer.stage(f"{figure.name}: drawing"):
-            drawn = _with_earlier_panels(figure, context, request.folder)
-            outcome = figure.draw(drawn)
-            done = drawn.used_records
-            if store.is_local:
-                store.to_archive(done)
-            older = note_registration([record.versions for record in done], figure.name)
-            outcome = replace(outcome, notes=[*outcome.notes, *older])
-            summary = write_outcome(figure, outcome, request.folder, drawn, command)
+            outcome, summary = _draw(figure, context, request.folder, command, cells)
         yield Made(
             figure=figure,
             outcome=outcome,
@@ -156,22 +180,77 @@ def make_figures(
         )
 
 
-def _with_earlier_panels(figure: Figure, context: Context, folder: Path) -> Context:
-    """The context that draws panels of an earlier command beside those of `--only`."""
-    summary = Summary.load(folder / f"{figure.name}.json")
-    if not context.only or summary is None or summary.scale != context.scale:
-        return context.anew()
-    return context.anew((*context.only, *summary.panels))
+def _draw(
+    figure: Figure, context: Context, folder: Path, command: str, asked: Collection[Cell]
+) -> tuple[Outcome, Summary]:
+    """Draw a figure and write it; again, if another process has meanwhile drawn other panels."""
+    while True:
+        earlier = Summary.load(folder, figure.name)
+        drawn = _drawing(figure, context, earlier)
+        outcome = figure.draw(drawn)
+        done = drawn.used_records
+        if context.store.is_local:
+            context.store.to_archive(done)
+        older = note_registration([record.versions for record in done], figure.name)
+        outcome = replace(outcome, notes=[*outcome.notes, *older])
+        commands = _commands(earlier, command, {cell.twin_hash for cell in asked}, done)
+        with folder_lock(folder):
+            if _shown(Summary.load(folder, figure.name)) == _shown(earlier):
+                return outcome, write_outcome(figure, outcome, folder, drawn, commands)
+
+
+def _commands(
+    earlier: Summary | None, command: str, asked: Collection[str], done: Collection[Record]
+) -> str:
+    """What made a figure: this command, after those before it if it did not ask for all cells."""
+    if earlier is None or all(record.cell.twin_hash in asked for record in done):
+        return command
+    return "\n".join(dict.fromkeys([*earlier.command.splitlines(), command]))
+
+
+def _shown(summary: Summary | None) -> object:
+    """What a figure shows, whatever the words of its claims have become on the page."""
+    return summary and (summary.panels, summary.num_seeds, summary.cells)
+
+
+def _drawing(figure: Figure, context: Context, earlier: Summary | None) -> Context:
+    """The context that draws a figure, with the panels and seeds that it had already."""
+    panels = context.panels(figure.panels, figure.on_request)
+    seeds = [context.num_seeds, None if earlier is None else earlier.num_seeds]
+    return context.to_draw(
+        panels=(*panels, *(() if earlier is None else earlier.panels)),
+        num_seeds=max((count for count in seeds if count is not None), default=None),
+    )
+
+
+def refuse_to_lose(figure: Figure, context: Context, folder: Path) -> None:
+    """One line if a figure would be drawn without cells that it shows and that are still there.
+
+    Those of images that are not given any more, or that are others now.
+    """
+    earlier = Summary.load(folder, figure.name)
+    if earlier is None or not earlier.cells:
+        return
+    drawn = {cell.twin_hash for cell in figure.cells(_drawing(figure, context, earlier))}
+    shown = (context.store.find_hash(name) for name in earlier.cells)
+    lost = [r.cell for r in shown if r is not None and r.cell.twin_hash not in drawn]
+    if lost:
+        data = ", ".join(sorted({str(cell.data) for cell in lost})[:3])
+        raise OutputError(
+            f"{printable(folder / figure.name)}.json shows {counted(len(lost), 'cell')} that would "
+            f"be left out ({printable(data)}); give what it was made with ("
+            f"{printable('; '.join(earlier.command.splitlines()))}), or another --out"
+        )
 
 
 def write_outcome(
     figure: Figure, outcome: Outcome, folder: Path, context: Context, command: str
 ) -> Summary:
-    """Write the pictures of a figure and its `figN.json`."""
+    """Write the pictures of a figure and its `figN.json`: all of them, or none if one fails."""
     from sads.plots.style import save
 
     pictures = {name: f"{_file_name(figure, name)}.png" for name in outcome.pictures}
-    refuse_others_files(folder, f"{figure.name}.json", pictures.values())
+    check_pictures(folder, figure.name, list(pictures.values()))
     summary = Summary(
         figure=figure.name,
         title=figure.title,
@@ -184,18 +263,26 @@ def write_outcome(
         notes=tuple(outcome.notes),
         pictures=pictures,
         cells=tuple(sorted(record.cell.hash for record in context.used_records)),
+        num_seeds=context.num_seeds,
     )
-    summary.save(folder)  # first: it says which pictures are ours
-    for name, picture in outcome.pictures.items():
-        save(picture, folder / pictures[name])
+    with ExitStack() as written:
+        for name, picture in outcome.pictures.items():
+            save(picture, written.enter_context(replacing(folder / pictures[name])))
+        summary.save(folder)  # first of all that takes its place: it says which pictures are ours
     return summary
 
 
-def refuse_others_files(folder: Path, summary: str, pictures: Iterable[str]) -> None:
-    """One line if a figure would replace a file that no earlier one has written."""
-    earlier = Summary.load(folder / summary)
-    ours = set() if earlier is None else {summary, *earlier.pictures.values()}
-    for name in (summary, *pictures):
+def check_pictures(folder: Path, figure: str, pictures: Collection[str]) -> None:
+    """One line if a figure would lose a picture of its own, or replace one of somebody else."""
+    earlier = Summary.load(folder, figure)
+    lost = [] if earlier is None else [p for p in earlier.pictures.values() if p not in pictures]
+    if lost:
+        raise OutputError(
+            f"{figure} would lose {', '.join(map(printable, lost[:3]))}, for which cells of today "
+            f"are missing; compute them, or move {printable(folder / figure)}.json away"
+        )
+    ours = set() if earlier is None else set(earlier.pictures.values())
+    for name in pictures:
         if name not in ours and os.path.lexists(folder / name):
             raise OutputError(
                 f"{printable(folder / name)} is there already and not of this figure; move it away "

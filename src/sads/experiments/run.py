@@ -22,7 +22,7 @@ from sads.diffusion.sample import SamplingOptions, draw
 from sads.diffusion.skip import gaussian_skip
 from sads.diffusion.train import train
 from sads.environment import versions
-from sads.errors import CheckpointError, DataError, ExperimentError, printable
+from sads.errors import CheckpointError, DataError, ExperimentError, counted, printable
 from sads.estimates import Estimate
 from sads.experiments.preregistration import claims_versions
 from sads.experiments.records import LOSS_POINTS, Facts, Record
@@ -33,6 +33,7 @@ from sads.files import digest, tensor_digest, write_json
 from sads.from_json import decode
 from sads.geometry.estimate import estimate_geometry
 from sads.geometry.result import Geometry
+from sads.metrics.digits import MIN_REAL
 from sads.pipeline import Evaluation, Reference
 from sads.rotations.alignment import rotation
 from sads.rotations.rotation import Rotation
@@ -351,6 +352,16 @@ def read_source(
             "mend or remove them"
         )
     return read.images[order], labels[order]
+
+
+def check_enough(name: str, images: Tensor) -> None:
+    """Refuse images of which too few would be left for training, a third of them being the test."""
+    least = 3 * MIN_REAL // 2 if name in DIGITS else 3
+    if len(images) < least:
+        raise DataError(
+            f"--images {name} has {counted(len(images), 'image')}; give at least {least}, of which "
+            "a third tests what was trained on the others"
+        )
 
 
 def digest_images(images: Tensor) -> str:

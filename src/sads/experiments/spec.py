@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from sads.data.spec import DataSpec
-from sads.errors import InvalidArgumentError
+from sads.errors import InvalidArgumentError, counted
 from sads.families import ScoreFamily, family
 from sads.files import digest, plain
 from sads.from_json import DecodingError, decode
@@ -40,6 +40,13 @@ class FamilySpec:
 
     def build(self) -> ScoreFamily:
         return family(self.name, self.shape, **dict(self.options))
+
+    @property
+    def arguments(self) -> str:
+        """How a command is told of it."""
+        pairs = [f"{k}={_option(v)}" for k, v in self.options]
+        options = "".join(f" -o {shlex.quote(pair)}" for pair in pairs)
+        return f"{self.name} --shape {format_shape(self.shape)}{options}"
 
     def __str__(self) -> str:
         options = dict(self.options)
@@ -68,11 +75,9 @@ class GeometrySpec:
     @property
     def command(self) -> str:
         """What makes it."""
-        pairs = [f"{k}={_option(v)}" for k, v in self.family.options]
-        options = "".join(f" -o {shlex.quote(pair)}" for pair in pairs)
         return (
-            f"sads geometry {self.family.name} --shape {format_shape(self.family.shape)}"
-            f"{options} --networks {self.num_networks} --seed {self.seed}"
+            f"sads geometry {self.family.arguments} --networks {self.num_networks} "
+            f"--seed {self.seed}"
         )
 
 
@@ -145,7 +150,7 @@ class Cell:
         end = self.training.iterations
         if at and (list(at) != sorted(set(at)) or at[0] < 1 or at[-1] != end):
             raise InvalidArgumentError(
-                f"evaluate_at must rise to the {end} updates of the training, got {at}"
+                f"evaluate_at must rise to the {counted(end, 'update')} of the training, got {at}"
             )
 
     @property

@@ -21,7 +21,7 @@ from typing import Any
 
 import numpy as np
 
-from sads.errors import DataError, printable
+from sads.errors import DataError, counted, printable
 from sads.experiments.verdict import (
     SUPPORTED,
     Claim,
@@ -171,7 +171,9 @@ def play(chosen_on: Sequence[Block], judged_on: Sequence[Block]) -> League:
         )
         closed = sum(b.practice == practice and not b.counts_for(outcome) for b in judged_on)
         gate = (
-            f"in all {closed} blocks some models are not trained" if closed and not second else ""
+            f"in all {counted(closed, 'block')} some models are not trained"
+            if closed and not second
+            else ""
         )
         rows = contest(practice, outcome, first, second)
         standings += rows
@@ -250,7 +252,7 @@ def judge_contest(
                 winner_claim(practice, outcome),
                 f"{winner.predictor} (larger is {winner.sign}), rank correlation with this sign "
                 f"{correlate(blocks, winner.predictor, outcome, sign)}; right in {winner.right} of "
-                f"{winner.pairs} pairs of rotations",
+                f"{counted(winner.pairs, 'pair')} of rotations",
                 significance(blocks, winner.predictor, outcome, sign),
                 correlate(blocks, winner.predictor, outcome, sign),
                 gate,
@@ -267,7 +269,8 @@ def judge_contest(
     claims.append(
         judge(
             f"{PRACTICES[practice]}: {text}",
-            f"rank correlation of alpha and {NAMES[outcome]} {plain}, {len(blocks)} blocks",
+            f"rank correlation of alpha and {NAMES[outcome]} {plain}, "
+            f"{counted(len(blocks), 'block')}",
             significance(blocks, "alpha", outcome, sign),
             found,
             gate,

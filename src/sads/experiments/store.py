@@ -30,7 +30,7 @@ import itertools
 import os
 import shutil
 import tempfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -49,21 +49,19 @@ from sads.errors import (
     OutputError,
     SadsError,
     StoreError,
+    counted,
     printable,
 )
-from sads.experiments.archive import Archive, read_samples
+from sads.experiments.archive import RECORDS, Archive, read_samples
+from sads.experiments.locks import lock
 from sads.experiments.records import Record
 from sads.experiments.spec import Cell, GeometrySpec
 from sads.files import digest, file_digest, plain, replacing, to_json, write_json
 from sads.from_json import decode
 from sads.geometry.result import Geometry, load_geometry
+from sads.private_folder import NotPrivateError, cache_folder
 from sads.rotations.rotation import Rotation
 from sads.untrusted import first_line, read_json
-
-try:
-    import fcntl
-except ImportError:  # not on Windows, where nobody warns two sweeps of each other
-    fcntl = None  # type: ignore[assignment]
 
 VERSION = 2
 MARK = "sads-store.json"
@@ -99,10 +97,10 @@ class Store:
         if self.is_local:  # processes of a cluster may have another working directory
             self.url = self._root
         self._notes: list[str] = []  # what was damaged, and why
-        if self.archive.num_older:
+        if older := len(self.archive.older):
             self._notes.append(
-                f"{self.archive.num_older:,} records of the archive are of an older format, whose "
-                "numbers would be others today: their cells are computed again"
+                f"{counted(older, 'record')} in {RECORDS} of an older format, whose numbers would "
+                "be others today: kept there, not used"
             )
         self._open()
 
@@ -114,6 +112,14 @@ class Store:
         """
         archived = self.archive.records.get(cell.hash)
         return archived or self.get(cell) or self._twins.get(cell.twin_hash)
+
+    def find_hash(self, name: str) -> Record | None:
+        """The record of the cell of this hash from the store or the archive, if it is whole."""
+        if name in self.archive.records:
+            return self.archive.records[name]
+        with contextlib.suppress(OSError, ValueError):
+            return self._read(name)
+        return None
 
     def get(self, cell: Cell) -> Record | None:
         """The record of a cell that is in the store itself, or None; a damaged one is set aside."""
@@ -146,20 +152,27 @@ class Store:
         digests = {path.name: digest(path.read_bytes()) for path in _files(folder)}
         record = replace(record, files=digests)
         write_json(folder / "record.json", record.to_json())
+        kept = self.get(record.cell)  # which sets aside what is damaged, and in our place
+        if kept is None:
+            self._move(record, folder)
+            kept = self.get(record.cell)
+        shutil.rmtree(folder, ignore_errors=True)
+        if kept is None:
+            place = self._path("cells", record.cell.hash)
+            raise OutputError(f"cannot write {printable(place)}; is the disk full?")
+        return kept
+
+    def _move(self, record: Record, folder: Path) -> None:
+        """Put the files of a cell where they belong, unless somebody else's are there by now."""
         target = self._path("cells", record.cell.hash)
         if self.is_local:
-            with contextlib.suppress(OSError):  # somebody else's is there: theirs counts
+            with contextlib.suppress(OSError):
                 os.rename(folder, target)
                 with open(self._path("journal.txt"), "a") as journal:
                     journal.write(f"{record.cell.hash} {record.cell.label}\n")
-        elif self.get(record.cell) is None:
-            for path in _files(folder, last="record.json"):
-                self._fs.put_file(str(path), f"{target}/{path.name}")
-        shutil.rmtree(folder, ignore_errors=True)
-        kept = self.get(record.cell)
-        if kept is None:
-            raise OutputError(f"cannot write {target}; is the disk full?")
-        return kept
+            return
+        for path in _files(folder, last="record.json"):
+            self._fs.put_file(str(path), f"{target}/{path.name}")
 
     def samples(self, record: Record) -> Tensor:
         """The samples that a cell kept, (N, *shape)."""
@@ -178,31 +191,33 @@ class Store:
     def to_archive(self, records: Iterable[Record]) -> Archive:
         """Write those of these records that are not in the archive yet into it.
 
-        A record that has baselines takes the place of one that has none.
+        A record that has baselines takes the place of one that has none. What other processes have
+        added meanwhile stays.
         """
         given = list(records)
-        known = self.archive.records
-        new = [r for r in given if r.cell.hash not in known]
-        fuller = [
-            r
-            for r in given
-            if r.cell.hash in known and r.has_baselines and not known[r.cell.hash].has_baselines
-        ]
+        if any(_adds_to(self.archive.records, record) for record in given):
+            with self.archive.renewed() as archive:
+                self.archive = self._added(archive, given)
+        return self.archive
+
+    def _added(self, archive: Archive, given: Iterable[Record]) -> Archive:
+        known = archive.records
+        adding = [record for record in given if _adds_to(known, record)]
+        new = [record for record in adding if record.cell.hash not in known]
+        fuller = [record for record in adding if record.cell.hash in known]
         if fuller:
-            self.archive = self.archive.update(fuller)
+            archive = archive.update(fuller)
         if not new:
-            return self.archive
-        self.archive = self.archive.extend(
-            (r, self.samples(r) if r.cell.keep_samples else None) for r in new
-        )
+            return archive
+        archive = archive.extend((r, self.samples(r) if r.cell.keep_samples else None) for r in new)
         specs = dict.fromkeys(record.cell.geometry for record in new)
         found = ((spec, self._path("geometries", f"{spec.hash}.safetensors")) for spec in specs)
-        self.archive.write_geometries(
+        archive.write_geometries(
             (spec.hash, digest(self._fs.cat_file(path)), spec.command)
             for spec, path in found
             if self._fs.exists(path)
         )
-        return self.archive
+        return archive
 
     def geometry(self, spec: GeometrySpec) -> Geometry | None:
         """A geometry that was kept, or None; one that is damaged or another is set aside."""
@@ -294,25 +309,12 @@ class Store:
         """
         folder = self._work / cell.training_hash
         folder.mkdir(parents=True, exist_ok=True)
-        try:
-            lock = (folder / "lock").open("a")
-        except FileNotFoundError:  # removed by its owner between these two lines
-            yield None
-            return
-        try:
-            if fcntl is not None:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            lock.close()
-            yield None
-            return
-        except OSError:  # a file system without locks: as on object stores, the first one counts
-            pass
-        with lock:
-            lock.truncate(0)
-            lock.write(cell.hash)
-            lock.flush()
-            yield folder
+        with lock(folder / "lock", wait=False) as mine:
+            if mine is not None:
+                mine.truncate(0)
+                mine.write(cell.hash)
+                mine.flush()
+            yield None if mine is None else folder
 
     def clear_work(self, cell: Cell) -> None:
         shutil.rmtree(self._work / cell.training_hash, ignore_errors=True)
@@ -320,12 +322,19 @@ class Store:
     def clear_leftovers(self) -> None:
         """Work folders of finished cells, whose process was killed just before it removed them."""
         for folder in self._work.iterdir():
-            try:
-                name = (folder / "lock").read_text(encoding="ascii")
-            except (OSError, ValueError):  # nobody has worked there yet, or nobody of ours
+            if not (folder / "lock").is_file():  # nobody has worked there yet, or nobody of ours
                 continue
-            if name.isalnum() and self._fs.exists(self._path("cells", name, "record.json")):
-                shutil.rmtree(folder, ignore_errors=True)
+            with lock(folder / "lock", wait=False) as mine:
+                if mine is not None and self._is_left(folder):
+                    shutil.rmtree(folder, ignore_errors=True)
+
+    def _is_left(self, folder: Path) -> bool:
+        """Whether the cell that was last worked at in a folder is finished."""
+        try:
+            name = (folder / "lock").read_text(encoding="ascii")
+        except (OSError, ValueError):
+            return False
+        return name.isalnum() and self._fs.exists(self._path("cells", name, "record.json"))
 
     def new_folder(self, cell: Cell) -> Path:
         """A folder to build a cell's results in, beside the place where they will be."""
@@ -341,7 +350,10 @@ class Store:
         if self.is_local:
             return Path(self._path("work"))
         name = digest(self.url.encode())[:12]
-        return Path.home() / ".cache" / "sads" / name
+        try:
+            return cache_folder() / name
+        except NotPrivateError as error:
+            raise StoreError(f"work on {printable(self.url)} has no place here: {error}") from error
 
     def _open(self) -> None:
         mark = self._path(MARK)
@@ -433,6 +445,12 @@ class Store:
         return "/".join([self._root.rstrip("/"), *parts])
 
 
+def _adds_to(known: Mapping[str, Record], record: Record) -> bool:
+    """Whether a record is not known yet, or has baselines that the known one has not."""
+    old = known.get(record.cell.hash)
+    return old is None or (record.has_baselines and not old.has_baselines)
+
+
 def check_geometry(spec: GeometrySpec, geometry: Geometry) -> None:
     """Refuse a geometry that is not what its specification says: a part of it, for instance."""
     provenance = geometry.provenance
@@ -445,7 +463,7 @@ def check_geometry(spec: GeometrySpec, geometry: Geometry) -> None:
         f"it is of {plain(provenance.family)}, not of {family}": plain(provenance.family) != family,
         f"it was probed by {plain(provenance.probe)}": provenance.probe.get("name") != "zero",
         "its estimate was interrupted": provenance.interrupted,
-        f"it holds {count:,} networks, not {spec.num_networks:,}": sampled
+        f"it holds {counted(count, 'network')}, not {spec.num_networks:,}": sampled
         and count != spec.num_networks,
         f"it holds other networks than the first of seed {spec.seed}": sampled
         and (drawn != whole or ends[-1] != spec.num_networks),

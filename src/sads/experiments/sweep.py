@@ -409,7 +409,8 @@ def geometry_on_ray(spec: GeometrySpec, cluster: RayCluster, first_network: int 
     """A geometry whose networks are drawn on a cluster, in shards that are merged.
 
     Network number `n` has its own random stream, so the shards draw the very networks that one
-    process would, and the result is the same up to rounding.
+    process would, and the result is the same up to rounding. Shards are kept as matrices, however
+    large: without one the ends of the spectrum do not add up.
     """
     ray = connect(cluster)
     cpus = int(ray.cluster_resources().get("CPU", 1) // cluster.cpus)
@@ -431,5 +432,9 @@ def geometry_on_ray(spec: GeometrySpec, cluster: RayCluster, first_network: int 
 
 def _shard(spec: GeometrySpec, first_network: int, num_networks: int) -> Geometry:
     return estimate_geometry(
-        spec.family.build(), num_networks, seed=spec.seed, first_network=first_network
+        spec.family.build(),
+        num_networks,
+        seed=spec.seed,
+        first_network=first_network,
+        matrix_free=False,
     )

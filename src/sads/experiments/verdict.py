@@ -7,8 +7,8 @@ tests one asks whether the claim holds, the other whether its opposite does:
 - *supported*: the first is significant at 5 %, corrected for all claims of a page;
 - *contradicted*: the second one is;
 - *inconclusive*: neither is;
-- *not tested*: the models behind it are not all trained, or there are so few units that no
-  measurement could have been significant.
+- *not tested*: its cells are not all finished, the models behind it are not all trained, or there
+  are so few units that no measurement could have been significant.
 
 **Correction.** Of the claims of a page only those count that could become significant, which their
 design tells before any measurement (Tarone, 1990): with `k` the least number for which at most `k`
@@ -23,13 +23,15 @@ gate, and claims behind a closed one need not be corrected for.
 import functools
 import itertools
 import math
-from collections.abc import Collection, Iterable, Sequence
+import re
+from collections.abc import Collection, Container, Hashable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy import special
 
+from sads.errors import counted
 from sads.estimates import holm
 
 SUPPORTED, CONTRADICTED = "supported", "contradicted"
@@ -94,7 +96,10 @@ class Claim:
 
     @property
     def units(self) -> str:
-        return f"{self.num_units} {self.unit}" if self.unit else ""
+        if not self.unit:
+            return ""
+        one = re.sub(r"s\b", "", self.unit, count=1)  # "seed with a subspace each"
+        return counted(self.num_units, one, self.unit)
 
     @property
     def testable(self) -> bool:
@@ -171,6 +176,23 @@ def untested(claim: Claim, reason: str) -> Claim:
     return replace(claim, verdict=NOT_TESTED, reason=reason, p_for=math.nan, p_against=math.nan)
 
 
+def until_finished(
+    claim: Claim, cells: Collection[Hashable], finished: Container[Hashable]
+) -> Claim:
+    """A claim; not tested before all cells that it was registered for are there.
+
+    Whoever stops when the numbers look well, or leaves some out, chooses.
+
+    Args:
+        cells: names of the cells that the claim is about.
+        finished: names of those that are there, perhaps among others.
+    """
+    there = sum(cell in finished for cell in cells)
+    if there == len(cells):
+        return claim
+    return untested(claim, claim.gate or f"{there} of its {counted(len(cells), 'cell')} finished")
+
+
 def correlation_test(x: ArrayLike, rows: ArrayLike, unit: str) -> Test:
     """Whether rows (K, n) rise with `x` (n,), by permuting `x` over its n units.
 
@@ -226,6 +248,14 @@ def shared_correlation(x: Sequence[ArrayLike], y: Sequence[ArrayLike]) -> Interv
     values = [float(np.nan_to_num(_ranked(a)) @ _ranked(b)) for a, b in zip(x, y, strict=True)]
     num = np.size(x[0]) if len(values) else 0
     return fisher_interval(float(np.mean(values)) if values else math.nan, num)
+
+
+def means_by_unit(units: Iterable[Hashable], values: Iterable[float]) -> list[float]:
+    """The mean of the values of each unit: what is repeated in it is one member of a population."""
+    found: dict[Hashable, list[float]] = {}
+    for unit, value in zip(units, values, strict=True):
+        found.setdefault(unit, []).append(float(value))
+    return [float(np.mean(of_one)) for of_one in found.values()]
 
 
 def group_test(first: ArrayLike, second: ArrayLike, unit: str) -> Test:

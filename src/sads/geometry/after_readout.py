@@ -10,12 +10,12 @@ net` becomes `(a_t + b_t skip_t) x + (b_t gain_t) z`.
 
 Nothing is assumed. Numbers are sent through the rest of the network in place of the layer's output:
 ones find the gain, zeros the skip, numbered values the rearrangement, and random values at several
-levels must come out as the formula says. Where gain or skip change with the level they are read off
-at every one of them, if that takes no longer than a minute.
+levels must come out as the formula says. Where the time goes into what comes after the layer
+(`flow`), gain and skip are read off at every level, if that takes no longer than a minute.
 """
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,9 +23,12 @@ import torch
 from torch import Tensor, nn
 
 from sads.families import ScoreFamily
+from sads.geometry.flow import Flow, Following, Sources
+from sads.geometry.recording import named_tensors
 from sads.seeds import following
 
 MAX_PASSES = 2
+TIME = "the time"
 SECONDS = 60.0  # for reading off gains and skips that change with the level
 CLOSE = 2e-5  # of the largest number: what float32 may be wrong by
 WHOLE = 0.25  # numbered values are whole numbers, up to this
@@ -56,16 +59,33 @@ class Tail:
         return (weights * passes).sum(dim=1)
 
 
+@dataclass(frozen=True)
+class _Followed:
+    """What goes into a network's output after its last layer."""
+
+    result: Sources
+    knows_time: bool  # may that change with the level?
+
+
 class NoTail(Exception):
     """Why the rest of a network is not of this form; the name of the layer follows."""
 
 
-def find_tail(family: ScoreFamily, network: nn.Module, layer: nn.Module) -> Tail:
-    """What comes after a layer that is run once; `NoTail` says why it cannot be told."""
+def find_tail(
+    family: ScoreFamily, network: nn.Module, layer: nn.Module, varying: Collection[str] = ()
+) -> Tail:
+    """What comes after a layer that is run once; `NoTail` says why it cannot be told.
+
+    Args:
+        varying: the parameters and buffers that are not the same in every network.
+    """
     tried = _Probe(family, network, layer)
+    flow = tried.follow(varying)
+    if random := sorted(flow.result & set(varying)):
+        raise NoTail(f"{random[0]} is not the same in every network, and comes after")
     for passes in range(1, MAX_PASSES + 1):
         if tried.rows % passes == 0 and (index := _rearrangement(tried, passes)) is not None:
-            return _levels(tried, index, passes)
+            return _levels(tried, index, passes, flow.knows_time)
     raise NoTail("the output is not a rearrangement of the output of")
 
 
@@ -74,9 +94,22 @@ class _Probe:
 
     def __init__(self, family: ScoreFamily, network: nn.Module, layer: nn.Module):
         self.family, self.network, self.layer = family, network, layer
+        self.middle = family.schedule.num_levels // 2
         self.rows = 0  # known as soon as it was run
 
-    def run(self, values: Values, level: int, seed: int) -> tuple[Tensor, Tensor, Tensor]:
+    def follow(self, varying: Collection[str]) -> "_Followed":
+        """What goes into the output beside that of the layer."""
+        flow = Flow(spreads=False)
+        for name, tensor in named_tensors(self.network):
+            if name in varying:
+                flow.mark(tensor, name)
+        with Following(flow):
+            _, result, _ = self.run(torch.ones_like, self.middle, seed=1, flow=flow)
+        return _Followed(flow.of(result), TIME in flow.of(result) | flow.escaped)
+
+    def run(
+        self, values: Values, level: int, seed: int, flow: Flow | None = None
+    ) -> tuple[Tensor, Tensor, Tensor]:
         """What was sent (rows, ...), what came out, (D,), and the input, (D,)."""
         sent: list[Tensor] = []
 
@@ -88,6 +121,8 @@ class _Probe:
         generator = torch.Generator().manual_seed(seed)
         x = torch.randn(1, *self.family.shape, generator=generator)
         t = self.family.schedule.network_time(torch.tensor([level]))
+        if flow is not None:
+            flow.mark(t, TIME)
         handle = self.layer.register_forward_hook(replace)
         try:
             with torch.no_grad():
@@ -101,7 +136,7 @@ class _Probe:
 
 def _rearrangement(tried: _Probe, passes: int) -> Tensor | None:
     """Places in one pass, (D,), if every output takes one of them, alike in all passes."""
-    level = tried.family.schedule.num_levels // 2
+    level = tried.middle
     _, rest, _ = tried.run(torch.zeros_like, level, seed=1)
     scales = []
     for number in range(passes):
@@ -139,7 +174,7 @@ def _in_pass(number: int, passes: int, values: Values) -> Values:
     return make
 
 
-def _levels(tried: _Probe, index: Tensor, passes: int) -> Tail:
+def _levels(tried: _Probe, index: Tensor, passes: int, knows_time: bool) -> Tail:
     """Gains, skips and weights, confirmed with random values at several levels."""
     count = tried.family.schedule.num_levels
     started = time.perf_counter()
@@ -152,12 +187,12 @@ def _levels(tried: _Probe, index: Tensor, passes: int) -> Tail:
             raise NoTail("passes are weighed differently at each level after")
     table = torch.stack([torch.stack([_largest(n[:-1]), n[-1]]) for n in found])  # (some, 2)
     scale = table[:, 0].abs().max()
-    if bool(((table - table[:1]).abs() <= CLOSE * scale).all()):
+    if not knows_time and bool(((table - table[:1]).abs() <= CLOSE * scale).all()):
         table = table[:1].expand(count, 2)
     elif seconds * count > SECONDS:
         raise NoTail(
             f"reading off the scale at {count:,} levels would take {seconds * count:,.0f} s, as it "
-            "changes with the level after"
+            "may change with the level after"
         )
     else:
         every = [_at_level(tried, index, passes, level, level) for level in range(count)]

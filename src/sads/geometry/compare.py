@@ -9,7 +9,10 @@ directions. To first order, noise turns direction `i` of a subspace `S` out of i
     noise^2 = sum_{i in S} sum_{j not in S} Var(u_i^T G u_j) / (lambda_i - lambda_j)^2
 
 so for equal subspaces the sum of squared sines is on average the sum of both noises. Their ratio is
-judged by F with 15 and 15 degrees of freedom, those of sixteen batches.
+judged by F with 15 and 15 degrees of freedom, those of sixteen batches. The noise of what is exact
+is rounding. Where the m-th eigenvalue equals the next one, nothing says which m directions are
+meant: the ends are then as much larger as it takes for both geometries to have a distance there,
+and *unknown* if no half of the directions has.
 
 *Spectra and energies.* Eigenvalues at eleven ranks from the first to the last, and energies along
 the DCT against frequency: differences of logarithms in units of their common error, by Student's t
@@ -33,9 +36,12 @@ from sads.arguments import check_count, check_type
 from sads.checked import checked
 from sads.errors import InvalidArgumentError
 from sads.estimates import Estimate, Estimates, batch_error, holm
+from sads.geometry.directions import Directions
+from sads.geometry.eigenbasis import EQUAL
 from sads.geometry.profile import frequency_profile
-from sads.geometry.result import Geometry
+from sads.geometry.result import SIDES, Geometry
 from sads.shapes import format_shape
+from sads.tables import distinct
 
 LEVEL = 0.05
 FREEDOM = 15  # of sixteen batches
@@ -62,7 +68,7 @@ class Difference:
 
 @dataclass(frozen=True)
 class EndAngles:
-    """Principal angles between one end of two geometries."""
+    """Principal angles between one end of two geometries; none if such ends are not defined."""
 
     side: str  # "avoided" or "preferred"
     angles: tuple[float, ...]  # radians, growing
@@ -70,10 +76,13 @@ class EndAngles:
     chance: float  # mean squared cosine of random subspaces
     p: float
     adjusted: float = 1.0
+    unknown: str | None = None  # why there are no angles
 
     @property
-    def overlap(self) -> float:
-        """Mean squared cosine: 1 for the same subspace."""
+    def overlap(self) -> float | None:
+        """Mean squared cosine: 1 for the same subspace; None where it is unknown."""
+        if self.unknown is not None:
+            return None
         return sum(math.cos(angle) ** 2 for angle in self.angles) / len(self.angles)
 
     @property
@@ -98,7 +107,7 @@ class Comparison:
 
     names: tuple[str, ...]
     shape: tuple[int, ...]
-    directions: int  # of each end
+    directions: int  # of each end, or as many more as have equal eigenvalues
     pairs: tuple[Pair, ...]
     tests: int  # that were corrected for each other
 
@@ -117,9 +126,9 @@ def compare(
 
     Args:
         geometries: two or more, of one shape.
-        names: what they are called; by their families if not given.
-        directions: of each end, whose subspaces are compared; as many more as eigenvalues have
-            copies.
+        names: what they are called; by their families if not given. Those of one name get numbers.
+        directions: of each end, whose subspaces are compared; as many more as there are
+            eigenvalues equal to the last of them.
 
     >>> import sads
     >>> dits = [sads.estimate_geometry(sads.family("dit", patch_size=p)) for p in (2, 4)]
@@ -128,12 +137,10 @@ def compare(
     """
     names = _checked(geometries, names)
     check_count("the number of directions", directions)
-    copies = math.lcm(*(geometry.lift.groups for geometry in geometries))
-    count = min(-(-directions // copies) * copies, geometries[0].dimension // 2 or 1)
-    known = [_Known.of(geometry, count) for geometry in geometries]
+    count = min(directions, geometries[0].dimension // 2 or 1)
+    known = [_Known.of(name, one) for name, one in zip(names, geometries, strict=True)]
     pairs = [
-        _pair(names[i], names[j], known[i], known[j])
-        for i, j in itertools.combinations(range(len(known)), 2)
+        _pair(known[i], known[j], count) for i, j in itertools.combinations(range(len(known)), 2)
     ]
     adjusted = iter(holm([one.p for pair in pairs for one in _questions(pair)]))
     corrected = tuple(
@@ -153,89 +160,114 @@ def compare(
 class _Known:
     """What is asked of one geometry."""
 
-    ends: dict[str, Tensor]  # orthonormal, (m, D)
-    noise: dict[str, float]  # squared, radians
+    name: str
+    geometry: Geometry
+    directions: Directions
     spectrum: Estimates
     frequency: Estimates
     frequencies: Tensor
+    rounding: float  # of an eigenvalue or an energy, as these in units of the mean eigenvalue
 
     @classmethod
-    def of(cls, geometry: Geometry, count: int) -> "_Known":
+    def of(cls, name: str, geometry: Geometry) -> "_Known":
         mean = geometry.trace / geometry.dimension
         found = geometry.directions()
         ranks = torch.linspace(0, geometry.dimension - 1, RANKS).round().long()
         profile = frequency_profile(geometry)
-        copies = geometry.lift.groups
-        some = torch.arange(count // copies)
-        inside = {"avoided": some, "preferred": geometry.lift.size - 1 - some}
         return cls(
-            ends={
-                "avoided": found.avoided(count).flatten(1),
-                "preferred": found.preferred(count).flatten(1),
-            },
-            noise={side: copies * _noise(geometry, index) for side, index in inside.items()},
+            name=name,
+            geometry=geometry,
+            directions=found,
             spectrum=Estimates(found.values[ranks] / mean, found.value_errors[ranks] / mean),
             frequency=profile.energies,
             frequencies=profile.places,
+            rounding=EQUAL * float(found.values[0]) / mean,
         )
 
+    def end(self, side: str, count: int) -> Tensor:
+        """An orthonormal basis of an end, (count, D)."""
+        directions = self.directions
+        found = directions.avoided(count) if side == "avoided" else directions.preferred(count)
+        return found.flatten(1)
 
-def _noise(geometry: Geometry, inside: Tensor) -> float:
-    """The squared angle by which a subspace of the factor may be wrong; see the module's head."""
-    if geometry.exact:
-        return 0.0
-    if geometry.errors_unknown is not None:
-        return math.inf
-    basis = geometry.directions()._basis
-    values = geometry.directions().values[:: geometry.lift.groups]
-    forms = torch.stack([basis[:, inside].T @ factor @ basis for factor in geometry.factors])
-    variance = batch_error(forms, geometry.counts).square()  # (m, P)
-    distance = values[inside][:, None] - values
-    outside = torch.ones(len(values), dtype=torch.bool)
-    outside[inside] = False
-    return float((variance / distance.square())[:, outside].sum())
+    def noise(self, side: str, count: int) -> float:
+        """The squared angle by which an end may be wrong; see the module's head."""
+        geometry, copies = self.geometry, self.geometry.lift.groups
+        if geometry.errors_unknown is not None:
+            return math.inf
+        basis, values = self.directions._basis, self.directions.values[::copies]
+        inside = torch.arange(count // copies)
+        if side == "preferred":
+            inside = len(values) - 1 - inside
+        if geometry.exact:
+            variance = (EQUAL * values[0]).square()
+        else:
+            forms = torch.stack([basis[:, inside].T @ one @ basis for one in geometry.factors])
+            variance = batch_error(forms, geometry.counts).square()  # (m, P)
+        outside = torch.ones(len(values), dtype=torch.bool)
+        outside[inside] = False
+        distance = values[inside][:, None] - values
+        return copies * float((variance / distance.square())[:, outside].sum())
 
 
-def _pair(first: str, second: str, a: _Known, b: _Known) -> Pair:
+def _pair(a: _Known, b: _Known, count: int) -> Pair:
     places = torch.linspace(0, 1, RANKS).tolist()
     differences = [
-        *_differences("spectrum", places, a.spectrum, b.spectrum),
-        *_differences("frequency", a.frequencies.tolist(), a.frequency, b.frequency),
+        *_differences("spectrum", places, a, b),
+        *_differences("frequency", a.frequencies.tolist(), a, b),
     ]
-    return Pair(
-        first, second, _angles("avoided", a, b), _angles("preferred", a, b), tuple(differences)
-    )
+    avoided, preferred = (_angles(side, a, b, count) for side in SIDES)
+    return Pair(a.name, b.name, avoided, preferred, tuple(differences))
 
 
-def _angles(side: str, a: _Known, b: _Known) -> EndAngles:
-    cosines = torch.linalg.svdvals(a.ends[side] @ b.ends[side].T).clamp(max=1.0)
+def _angles(side: str, a: _Known, b: _Known, count: int) -> EndAngles:
+    """The angles between the smallest ends of `count` directions or more that both have."""
+    dimension = a.geometry.dimension
+    most = max(count, dimension // 2)
+    cuts = a.directions.cuts(side) & b.directions.cuts(side)
+    if not cuts[count - 1 : most].any():
+        why = _why(side, a, b, count, most)
+        return EndAngles(side, (), math.inf, count / dimension, 1.0, unknown=why)
+    count += int(cuts[count - 1 :].int().argmax())
+    cosines = torch.linalg.svdvals(a.end(side, count) @ b.end(side, count).T).clamp(max=1.0)
     sines = float((1 - cosines.square()).sum())
-    noise = a.noise[side] + b.noise[side]
-    if noise == 0:
-        p = 0.0 if sines > SAME else 1.0
-    else:
-        p = float(fisher.sf(sines / noise, FREEDOM, FREEDOM)) if math.isfinite(noise) else 1.0
-    count, dimension = a.ends[side].shape
+    noise = a.noise(side, count) + b.noise(side, count)
+    p = 1.0
+    if math.isfinite(noise) and sines > SAME:
+        p = float(fisher.sf(sines / noise, FREEDOM, FREEDOM)) if noise > 0 else 0.0
     return EndAngles(side, tuple(cosines.acos().tolist()), math.sqrt(noise), count / dimension, p)
 
 
-def _differences(
-    what: str, places: Sequence[float], a: Estimates, b: Estimates
-) -> list[Difference]:
+def _why(side: str, a: _Known, b: _Known, count: int, most: int) -> str:
+    """Why two geometries have no common end of `count` to `most` directions."""
+    for one in (a, b):
+        if not one.directions.cuts(side)[count - 1 : most].any():
+            return (
+                f"eigenvalues {count:,} to {most + 1:,} of {one.name}, counted from the {side} "
+                "end, are equal: nothing says which directions are its end"
+            )
+    return (
+        f"{a.name} and {b.name} have no {side} ends of the same size, {count:,} to {most:,}, that "
+        "are not cut between equal eigenvalues"
+    )
+
+
+def _differences(what: str, places: Sequence[float], a: _Known, b: _Known) -> list[Difference]:
+    rounding = a.rounding, b.rounding
     return [
-        Difference(what, place, first, second, _p_value(first, second))
-        for place, first, second in zip(places, a, b, strict=True)
+        Difference(what, place, first, second, _p_value(first, second, rounding))
+        for place, first, second in zip(places, getattr(a, what), getattr(b, what), strict=True)
     ]
 
 
-def _p_value(first: Estimate, second: Estimate) -> float:
+def _p_value(first: Estimate, second: Estimate, rounding: tuple[float, float]) -> float:
     """The p-value of a difference of logarithms, two-sided."""
     if first <= 0 or second <= 0:  # below rounding: nothing is known
         return 1.0
     error = math.hypot(first.error / first, second.error / second)
     difference = abs(math.log(first / second))
     if error == 0:
-        return 0.0 if difference > SAME else 1.0
+        return 0.0 if difference > SAME + rounding[0] / first + rounding[1] / second else 1.0
     return float(2 * student.sf(difference / error, FREEDOM)) if math.isfinite(error) else 1.0
 
 
@@ -275,4 +307,9 @@ def _checked(geometries: Sequence[Geometry], names: Sequence[str] | None) -> tup
                 f"{name} is kept without a matrix, and its directions between the ends are not "
                 "known; compare geometries of a smaller shape"
             )
-    return tuple(called)
+        if not geometry.trace > 0:
+            raise InvalidArgumentError(
+                f"the geometry of {name} is zero, and without a preference to compare; leave it "
+                "out, or estimate it with zero_readout='default'"
+            )
+    return tuple(distinct(called))

@@ -86,12 +86,27 @@ class Dense:
         return self._known["whitened error"]
 
     def merged(self, other: "Dense") -> "Dense":
+        """Batches add up, network `n` to those of batch `n` modulo their number.
+
+        Of two numbers of batches the smaller one is kept, which divides the larger.
+        """
+        if len(self.counts) != len(other.counts):
+            batches = min(len(self.counts), len(other.counts))
+            return self._in_batches(batches).merged(other._in_batches(batches))
         counts = self.counts + other.counts
         weights = self.counts.double() / counts.clamp(min=1)
         factors = torch.empty_like(self.factors)
         for batch, weight in enumerate(weights):  # one at a time: all of them may fill the memory
             factors[batch] = weight * self.factors[batch] + (1 - weight) * other.factors[batch]
         return Dense(factors, counts, self.lift)
+
+    def _in_batches(self, number: int) -> "Dense":
+        """The same networks in fewer batches: of 16, batches 1 and 9 are the first of 8."""
+        if number == len(self.counts):
+            return self
+        groups = torch.arange(len(self.counts)).reshape(-1, number).T  # (number, of one batch)
+        factors = torch.stack([batch_mean(self.factors[g], self.counts[g]) for g in groups])
+        return Dense(factors, self.counts[groups].sum(dim=1), self.lift)
 
     def tensors(self) -> "dict[str, Pieces]":
         """What a file holds of it."""

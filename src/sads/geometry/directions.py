@@ -42,7 +42,7 @@ from torch import Tensor
 
 from sads.arguments import check_count, check_number, shown
 from sads.checked import checked
-from sads.errors import InvalidArgumentError
+from sads.errors import InvalidArgumentError, counted
 from sads.estimates import (
     Estimate,
     Estimates,
@@ -112,7 +112,7 @@ class Directions:
         return (
             f"Directions({format_shape(self.shape)}, {int(self.resolved.sum()):,} of "
             f"{len(self.values):,} resolved to {self.tolerance:g} rad, "
-            f"{len(self.clusters):,} clusters)"
+            f"{counted(len(self.clusters), 'cluster')})"
         )
 
     def _repr_html_(self) -> str:
@@ -144,6 +144,15 @@ class Directions:
         """The `count` most avoided directions, worst first, (count, *shape)."""
         self._check_count(count)
         return self._lifted(torch.arange(count))
+
+    def cuts(self, side: str) -> Tensor:
+        """Does the m-th eigenvalue from an end differ from the next one? (D,) bool, for m from 1.
+
+        Only then does the spectrum say which m directions are the outermost ones of this side.
+        """
+        values = self.values if side == "avoided" else self.values.flip(0)
+        distant = values.diff().abs() > EQUAL * self.values[0]
+        return torch.cat([distant, torch.ones(1, dtype=torch.bool)])
 
     @checked
     def eigenvalue(self, index: int) -> Estimate:

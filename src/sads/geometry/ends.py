@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
+from sads.errors import counted
 from sads.estimates import Estimates
 
 
@@ -34,4 +35,5 @@ class End:
 
     def __repr__(self) -> str:
         sign = "<=" if self.side == "preferred" else ">="
-        return f"End({len(self)} {self.side} directions, eigenvalue {sign} {self.bounds[0]})"
+        size = counted(len(self), f"{self.side} direction")
+        return f"End({size}, eigenvalue {sign} {self.bounds[0]})"

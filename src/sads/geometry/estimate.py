@@ -28,7 +28,7 @@ import torch
 from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from sads.arguments import as_tensor, check_count, check_number, check_seed, shown
+from sads.arguments import check_count, check_number, check_seed, shown
 from sads.checked import checked
 from sads.environment import (
     available_memory,
@@ -57,7 +57,7 @@ from sads.geometry.plan import Request, Stage, make_plan
 from sads.geometry.result import Geometry, Provenance
 from sads.geometry.stacks import set_up_threads
 from sads.probes import probe as as_probe
-from sads.shapes import format_shape
+from sads.samples import as_samples, check_values
 from sads.unfinished import Partial
 
 DEFAULT_NETWORKS = 1024
@@ -303,15 +303,9 @@ def _too_large(
 
 def _checked_measure(measure: Tensor, shape: tuple[int, ...]) -> Tensor:
     """Data or directions as rows, (n, D)."""
-    measure = as_tensor(measure, "what is measured")
-    if measure.ndim == 0 or not len(measure) or math.prod(measure.shape[1:]) != math.prod(shape):
-        raise InvalidArgumentError(
-            f"what is measured must have shape (n, {format_shape(shape)}), got "
-            f"{tuple(measure.shape)}"
-        )
-    if not measure.isfinite().all():
-        raise InvalidArgumentError("what is measured has NaN or infinity: mend or remove it")
-    return measure.reshape(len(measure), -1)
+    measure = as_samples(measure, "measured samples", shape, flat=True)
+    check_values(measure, "measured samples")
+    return measure.flatten(1)
 
 
 def _without_matrix(

@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from sads.errors import InvalidArgumentError, NonFiniteError
+from sads.errors import InvalidArgumentError, NonFiniteError, evaluating_networks
 from sads.families import ScoreFamily
 from sads.geometry.drawing import Initialiser
 from sads.geometry.eigenbasis import EQUAL
@@ -28,7 +28,7 @@ from sads.geometry.stacks import PARAMETER_BYTES, Stack
 from sads.geometry.streaming.networks import Streamed, StreamedNetwork, StreamedStack
 from sads.geometry.streaming.streams import NetworkStream
 from sads.probes import Probe, draw_input
-from sads.seeds import numpy_stream, seed_torch
+from sads.seeds import generators_kept, numpy_stream, seed_generators
 
 NUM_BATCHES = BATCHES
 GRAM_BYTES = 16 << 20  # of one Gram matrix in float32; larger ones are many bytes when there are 16
@@ -289,6 +289,11 @@ class Integrated(Stacked):
         self.row_bytes = 4 * getattr(readout, "num_features", 1) * self.gram_size
         moment = probe.second_moment(family.schedule, a**2 / len(a)) if a.any() else None
         self._offset = torch.as_tensor(0.0 if moment is None else moment, dtype=torch.float64)
+        if self._offset.ndim and len(self._offset) != family.dimension:
+            raise InvalidArgumentError(
+                f"the second moment of the probe is of {len(self._offset):,} coordinates, the data "
+                f"have {family.dimension:,}"
+            )
         self.lift = Lift.trivial(family.dimension) if self._offset.ndim else readout.lift
         self.group = generate_group(list(symmetries.values()))
         self.offset = 0.0 if self._offset.ndim else float(self._offset)
@@ -431,9 +436,9 @@ class MonteCarlo(Estimator):
 
     def rows(self, draws: Draws) -> Tensor:
         scores = []
-        for number, level, x in zip(draws.numbers, draws.levels, draws.x, strict=True):
-            with torch.random.fork_rng(devices=[]), torch.no_grad():
-                seed_torch(int(numpy_stream(self.seed, 2, number).integers(2**63)))
+        with generators_kept(), evaluating_networks(), torch.no_grad():
+            for number, level, x in zip(draws.numbers, draws.levels, draws.x, strict=True):
+                seed_generators(int(numpy_stream(self.seed, 2, number).integers(2**63)))
                 network = self.family.build()
                 if self.moves:
                     network.to(self.device)

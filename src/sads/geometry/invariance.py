@@ -2,10 +2,10 @@
 
 Let `g` flip or transpose the image. If `net_{g theta}(g x) = g net_theta(x)`, where `g theta` is
 `theta` with every convolution kernel flipped or transposed alike, and if the entries of every
-kernel are iid, then `g theta` has the law of `theta`; under a probe whose law does not change
-under `g` either, `G = P G P^T` for the permutation `P` of the pixels. Averaging an estimate with
-its image under `g` is then free of bias and lowers its variance. The identity is checked on real
-networks; nothing is assumed from their type.
+kernel are iid and none changes its shape, then `g theta` has the law of `theta`; under a probe
+whose law does not change under `g` either, `G = P G P^T` for the permutation `P` of the pixels.
+Averaging an estimate with its image under `g` is then free of bias and lowers its variance. The
+identity is checked on real networks; nothing is assumed from their type.
 """
 
 import math
@@ -18,7 +18,7 @@ from torch.func import functional_call
 from sads.families import ScoreFamily
 from sads.geometry.drawing import Initialiser
 from sads.networks.layers import CONVOLUTIONS
-from sads.seeds import seed_torch
+from sads.seeds import seeded
 
 ANY_CONVOLUTION = tuple(CONVOLUTIONS.values())
 
@@ -85,8 +85,7 @@ class _Example:
     """One network with its output at one input."""
 
     def __init__(self, family: ScoreFamily, seed: int):
-        with torch.random.fork_rng(devices=[]), torch.no_grad():
-            seed_torch(seed)
+        with seeded(seed), torch.no_grad():
             self.network = family.build()
             self.x = torch.randn(1, *family.shape)
             level = torch.randint(family.schedule.num_levels, (1,))
@@ -99,9 +98,10 @@ class _Example:
         for path, module in self.network.named_modules():
             if isinstance(module, ANY_CONVOLUTION) and module.weight.ndim == self.x.ndim:
                 name = f"{path}.weight" if path else "weight"
-                if initialiser.law(name) is None:
-                    return False
                 moved[name] = move(module.weight, 2)
+                another_law = moved[name].shape != module.weight.shape
+                if another_law or initialiser.law(name) is None:
+                    return False
         expected = move(self.output, 2)
         try:
             with torch.no_grad():

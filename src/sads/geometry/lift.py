@@ -14,6 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from sads.errors import counted
 from sads.tensorfile import TensorFile
 
 Part = tuple[Tensor, Tensor]  # positions of the factor, and the pixels that they are in a channel
@@ -66,7 +67,13 @@ class Lift:
         return cls(int(groups), dimension // int(groups), order)
 
     def __repr__(self) -> str:
-        return f"Lift({self.groups:,} groups of {self.size:,})"
+        return f"Lift({counted(self.groups, 'group')} of {self.size:,})"
+
+    def same(self, other: "Lift") -> bool:
+        """Are the groups and the positions of another lift the same?"""
+        return (self.groups, self.size) == (other.groups, other.size) and torch.equal(
+            self.order, other.order
+        )
 
     @property
     def is_ordered(self) -> bool:

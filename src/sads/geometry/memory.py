@@ -17,8 +17,10 @@ from torch import Tensor, UntypedStorage
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from sads.environment import check_memory, gigabytes, used_memory
+from sads.errors import counted
 from sads.families import ScoreFamily
 from sads.geometry.streaming.substitution import ShapesOnly
+from sads.seeds import generators_kept
 from sads.shapes import format_shape
 
 BASE = 450 << 20  # Python, PyTorch and the rest, before any work
@@ -49,7 +51,7 @@ class Forecast:
         >>> print(Forecast(16, 16384, 34 << 30, 2 << 30, 60 << 30))
         needs about 64.9 GB: 16 factors of 16,384 x 16,384 and work on them 64.4 GB
         """
-        factors = f"{self.num_factors} factor{'s' if self.num_factors > 1 else ''}"
+        factors = counted(self.num_factors, "factor")
         parts = f"{factors} of {self.size:,} x {self.size:,}"
         if self.moments + self.stacks > self.finishing:
             parts += f" {gigabytes(self.moments)}, networks in flight {gigabytes(self.stacks)}"
@@ -167,7 +169,7 @@ def evaluation_bytes(
                 torch.autograd.grad(output.sum(), weights, allow_unused=True)
 
     try:
-        with torch.random.fork_rng(devices=[]), torch.device("meta"), ShapesOnly(in_haste=False):
+        with generators_kept(), torch.device("meta"), ShapesOnly(in_haste=False):
             network = family.build().to(dtype)
             x, t = (torch.zeros(batch_size, *size, dtype=dtype) for size in (family.shape, ()))
             return peak_activations(evaluate)[1]
@@ -191,7 +193,7 @@ def check_evaluation(
         return
     needed = evaluation_bytes(family, batch_size, dtype=dtype, training=training)
     doing = "training on" if training else "evaluating"
-    images = f"{batch_size:,} sample{'s' if batch_size > 1 else ''} of {format_shape(family.shape)}"
+    images = f"{counted(batch_size, 'sample')} of {format_shape(family.shape)}"
     check_memory(
         needed + used_memory(),
         f"{doing} {images} at a time needs about {gigabytes(needed)} for {family.name}",

@@ -17,7 +17,7 @@ from sads.errors import CheckpointError, printable
 from sads.estimates import MIN_BATCHES, batch_error, batch_mean
 from sads.geometry.cost import NOTHING, Spent
 from sads.geometry.estimators import NUM_BATCHES, BatchGram, Estimator
-from sads.geometry.result import same_response
+from sads.geometry.response import same_response
 from sads.threads import map_on_cores
 from sads.unfinished import Partial
 from sads.untrusted import DAMAGE

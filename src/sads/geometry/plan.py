@@ -47,6 +47,7 @@ from sads.geometry.readout import (
     with_default_readout,
 )
 from sads.geometry.recording import LargeNetwork, named_tensors
+from sads.geometry.response import response_of
 from sads.geometry.result import Provenance
 from sads.geometry.stacks import set_up_threads
 from sads.geometry.streaming.inspection import Inspector
@@ -54,7 +55,7 @@ from sads.geometry.streaming.networks import STREAM_BYTES, Streamed, weight_byte
 from sads.geometry.streaming.remembered import Findings, key_of, recall, remember
 from sads.geometry.streaming.substitution import CannotStreamError
 from sads.probes import Probe, draw_input
-from sads.seeds import numpy_stream
+from sads.seeds import generators_kept, numpy_stream
 
 Stage = Callable[[str], None]  # told what set-up is doing
 WHOLE_COPIES = 3  # of a network that is built whole, in set-up
@@ -85,6 +86,7 @@ class Request:
 
 def make_plan(family: ScoreFamily, probe: Probe, request: Request, stage: Stage) -> Plan:
     """The fastest way to estimate the geometry of this family; see `estimate_geometry`."""
+    _check_plain_loop(request)
     stage("recording the constructor")
     if request.device.type == "cpu":
         check_evaluation(family)
@@ -104,6 +106,21 @@ def make_plan(family: ScoreFamily, probe: Probe, request: Request, stage: Stage)
             initialiser = _initialiser(family)
     with set_up_threads(sum(tensor.nbytes for _, tensor in named_tensors(initialiser.module))):
         return _choose(family, probe, initialiser, request, stage, notes)
+
+
+def _check_plain_loop(request: Request) -> None:
+    """Refuse what the paper's plain loop cannot do."""
+    asked = {
+        f"in {str(request.dtype).removeprefix('torch.')}": request.dtype != torch.float32,
+        "layer by layer": bool(request.streaming),
+        "with its output layer integrated out": request.readout is not None,
+    }
+    for what, is_asked in asked.items():
+        if is_asked and request.estimator == "monte-carlo":
+            raise InvalidArgumentError(
+                f"the plain loop (monte-carlo) evaluates no network {what}: leave that out, or the "
+                "estimator"
+            )
 
 
 def _small(family: ScoreFamily) -> Initialiser | None:
@@ -181,10 +198,15 @@ def _choose(
     seen = _look(family, probe, networks, request.device, stage)
     estimator = request.estimator
     if not seen.holds_all_randomness:
+        why = "they are random beyond their parameters"
+        if not networks.alike and networks.reason is not None:
+            why = networks.reason
         if isinstance(networks, Streamed):
-            raise CannotStreamError("they are random beyond their parameters")
+            raise CannotStreamError(why)
         estimator = "monte-carlo"
-        said.append("networks are built one by one: they are random beyond their parameters")
+        said.append(f"networks are built one by one: {why}")
+        if request.dtype != torch.float32:
+            said.append("networks that are built one by one are evaluated in their own precision")
     if any(isinstance(m, nn.modules.batchnorm._BatchNorm) for m in networks.module.modules()):
         said.append(
             "the network has batch normalisation, which does nothing before training: in eval() "
@@ -198,6 +220,13 @@ def _choose(
     chosen: Estimator
     integrated = estimator == "auto" and not isinstance(found, NoReadout)
     device, dtype = request.device, request.dtype
+    if request.readout is not None and (isinstance(found, NoReadout) or estimator == "monte-carlo"):
+        alone = "networks are built one by one"
+        reason = found.reason if isinstance(found, NoReadout) else alone
+        raise InvalidArgumentError(
+            f"{request.readout} cannot be integrated out: {reason}; leave the readout to be found, "
+            "or choose another"
+        )
     if estimator == "monte-carlo":
         chosen = MonteCarlo(family, probe, request.seed, device)
     elif integrated and not isinstance(found, NoReadout):
@@ -209,11 +238,6 @@ def _choose(
     else:
         chosen = OuterProduct(family, probe, request.seed, networks, device, dtype)
         if isinstance(found, NoReadout):
-            if request.readout is not None:
-                raise InvalidArgumentError(
-                    f"{request.readout} cannot be integrated out: {found.reason}; "
-                    "leave the readout to be found, or choose another"
-                )
             said.append(f"the output layer is not integrated out: {found.reason}")
     chosen.activation_bytes = seen.activation_bytes
     if dtype != torch.float32 and isinstance(chosen, Stacked):
@@ -292,7 +316,7 @@ def _look(
             lambda: inspector.symmetries(first),
             remember=lambda found: remember(key, Findings(response, found)),
         )
-    with torch.random.fork_rng(devices=[]), torch.no_grad():
+    with generators_kept(), torch.no_grad():
         output, activations = peak_activations(lambda: networks.module(x, t))
     stage("checking that parameters hold all randomness")
     return _Seen(
@@ -361,7 +385,7 @@ def _usable(found: Readout | NoReadout, family: ScoreFamily, probe: Probe) -> Re
 
 def _response(output: Tensor, family: ScoreFamily, probe: Probe) -> tuple[float, ...]:
     probed = draw_input(probe, family.shape, 0, family.schedule, numpy_stream(0))
-    return tuple(float(v) for z in (output, probed) for v in (z.norm(), z.mean(), z.flatten()[0]))
+    return response_of(output, probed)
 
 
 def check_network(family: ScoreFamily, network: nn.Module) -> None:

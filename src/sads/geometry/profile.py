@@ -9,7 +9,6 @@ they are 1 for a geometry without a preference, whatever its size.
 import math
 from dataclasses import dataclass
 
-import numpy as np
 import torch
 from scipy.fft import dctn
 from torch import Tensor
@@ -96,7 +95,7 @@ def _dct_diagonal(block: Tensor, spatial: tuple[int, ...]) -> Tensor:
     image = dctn(image, axes=axes, norm="ortho")
     image = dctn(image, axes=tuple(a + len(spatial) for a in axes), norm="ortho")
     pixels = math.prod(spatial)
-    return torch.from_numpy(np.ascontiguousarray(image.reshape(pixels, pixels).diagonal()))
+    return torch.from_numpy(image.reshape(pixels, pixels).diagonal().copy())
 
 
 def _profile(geometry: Geometry, energies: Tensor, label: Tensor, place: Tensor) -> Profile:

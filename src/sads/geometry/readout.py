@@ -14,7 +14,8 @@ compared with derivatives of the network itself.
 import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import ClassVar, Protocol, TypeVar
+from functools import partial
+from typing import Any, ClassVar, Protocol, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -23,8 +24,10 @@ from sads.errors import InvalidArgumentError, SadsError, ZeroReadoutError
 from sads.families import ScoreFamily
 from sads.geometry.after_readout import NoTail, Tail, find_tail
 from sads.geometry.drawing import Blueprint
+from sads.geometry.flow import NOTHING, Flow, Following, tensors_in
 from sads.geometry.laws import Law
 from sads.geometry.lift import Lift
+from sads.geometry.recording import named_tensors
 
 LARGE = 256 << 20  # bytes of a factor; of a larger one no matrix is made to check its formula
 
@@ -171,7 +174,8 @@ def find_readout(
         )
     x, level = _random_input(family, seed=0)
     t = family.schedule.network_time(torch.tensor([level]))
-    executed = _executed_layers(network, x, t)
+    runs = _executed_layers(network, x, t)
+    executed = [run.path for run in runs]
     if path is None:
         if not executed:
             return NoReadout("no convolution or linear layer was run")
@@ -182,9 +186,12 @@ def find_readout(
         return NoReadout(f"{path} is a {type(layer).__name__}, not a convolution or linear layer")
     if executed.count(path) != 1:
         return NoReadout(f"{path} is run {executed.count(path)} times in one evaluation")
+    if runs[executed.index(path)].depends_on_itself:
+        return NoReadout(f"what enters {path} depends on its weights")
     initialiser.make_solid(path)
     try:
-        tail = find_tail(family, network, layer)
+        varying = [name for name, recipe in initialiser.recipes.items() if recipe.value is None]
+        tail = find_tail(family, network, layer, varying)
     except NoTail as reason:
         return NoReadout(f"{reason} {path}")
     laws = _laws(initialiser, layer, path, kind)
@@ -255,21 +262,38 @@ def _random_input(family: ScoreFamily, seed: int) -> tuple[Tensor, int]:
     return x, int(torch.randint(family.schedule.num_levels, (1,), generator=generator))
 
 
-def _executed_layers(network: nn.Module, x: Tensor, t: Tensor) -> list[str]:
-    """Names of the layers that a readout is for, in the order in which they are run."""
-    executed: list[str] = []
+@dataclass(frozen=True)
+class _Run:
+    """A layer that a readout is for was run."""
+
+    path: str
+    depends_on_itself: bool  # were its weights used for what entered it?
+
+
+def _executed_layers(network: nn.Module, x: Tensor, t: Tensor) -> list[_Run]:
+    """The layers that a readout is for, in the order in which they are run."""
+    flow = Flow(spreads=False)
+    for name, tensor in named_tensors(network):
+        flow.mark(tensor, name)
+    runs: list[_Run] = []
+
+    def ran(path: str, module: nn.Module, inputs: Any, named: Any, _output: Any) -> None:
+        own = NOTHING.union(*map(flow.of, module.parameters()))
+        entered = NOTHING.union(*map(flow.of, tensors_in((inputs, named))))
+        runs.append(_Run(path, bool(own & entered)))
+
     handles = [
-        module.register_forward_hook(lambda *_, name=name: executed.append(name))
+        module.register_forward_hook(partial(ran, name), with_kwargs=True)
         for name, module in network.named_modules()
         if _kind_of(module)
     ]
     try:
-        with torch.no_grad():
+        with Following(flow), torch.no_grad():
             network(x, t)
     finally:
         for handle in handles:
             handle.remove()
-    return executed
+    return runs
 
 
 def _laws(
@@ -324,8 +348,9 @@ def _formula_holds(
         layer.requires_grad_(True)
         with torch.enable_grad():
             output = network(x, t).flatten()
-        h = readout.rows(capture_input(network, layer, x, t)[None])[0].detach().double()
-        energy = _energy(readout, h)
+        entered = capture_input(network, layer, x, t).detach()
+        energy = _energy(readout, readout.rows(entered[None])[0].double())
+        largest = gain**2 * max(variances) * float(entered.double().square().sum())
         for seed in range(3):
             v = torch.randn(len(output), generator=torch.Generator().manual_seed(seed))
             gradients = torch.autograd.grad(v @ output, parameters, retain_graph=True)
@@ -334,7 +359,8 @@ def _formula_holds(
                 for s2, g in zip(variances, gradients, strict=True)
             )
             given = gain**2 * energy(v.double())
-            if not math.isclose(given, expected, rel_tol=1e-3, abs_tol=1e-12):
+            rounding = 1e-12 * largest * float(v.square().sum())  # where passes cancel
+            if not math.isclose(given, expected, rel_tol=1e-3, abs_tol=rounding):
                 return False
     except RuntimeError:  # the network cannot be differentiated
         return False

@@ -3,8 +3,9 @@
 Building an `nn.Module` costs far more than the random numbers in it. So we build one module
 while watching which random and elementwise operations write into its parameters. That gives a
 *recipe* per parameter (`laws`), by which `drawing` fills stacks of them. The recipes are accepted
-only if replaying them from the same random seed reproduces the module's parameters to the bit;
-otherwise every network is built by its constructor, which is slower and always right.
+only if replaying them from the seeds of two networks reproduces the parameters of both to the bit,
+and if every random number went into one parameter only (`flow`); otherwise every network is built
+by its constructor, which is slower and always right.
 
 A network too large to be built is recorded without its numbers (`record_shapes`): parameters live
 on PyTorch's device `meta`, everything else that the constructor makes holds values.
@@ -12,9 +13,9 @@ on PyTorch's device `meta`, everything else that the constructor makes holds val
 
 import math
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -24,8 +25,10 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 
 from sads.errors import NetworkError
+from sads.geometry.flow import Flow, Reading, tensors_in
 from sads.geometry.laws import CONSTANT, NORMAL, RANDOM, TRUNCATED, UNIFORM, Recipe, Step
-from sads.seeds import seed_torch
+from sads.seeds import other_generators, seed_torch, seeded
+from sads.shapes import format_shape
 
 aten = torch.ops.aten
 
@@ -68,6 +71,8 @@ class Recording:
     module: nn.Module
     recipes: dict[str, Recipe]
     reason: str | None  # why the recipes cannot be used, if they cannot
+    alike: bool = True  # have all networks the same parameters?
+    hidden: bool = False  # did random numbers go where nobody can follow them?
 
 
 class LargeNetwork(BaseException):
@@ -89,44 +94,103 @@ def record(build: Callable[[], nn.Module], limit: float = math.inf) -> Recording
 
 def _record(build: Callable[[], nn.Module], limit: float) -> Recording:
     recorder = _Recorder(limit)
-
-    def watched() -> nn.Module:
-        with recorder, recorder.truncated_normals():
-            return build()
-
-    module = build_network(watched, 0)
+    module = build_network(lambda: recorder.watch(build), 0)
     recorder.check_held()  # a constructor may have gone on after the error
     _check_sizes(module)
-    replayed = _replayed_storages(recorder, module)
-    programs = _programs(recorder)
-    recorder.alive.clear()  # all tensors that the constructor made on its way
+    tensors = dict(named_tensors(module))
+    seen = _Watched.of(recorder, module)
+    first = _replayed_storages(recorder, tensors, 0)
+    recorder.let_go()  # of all tensors that the constructor made on its way
     other = build_network(build, 1)
     _check_another(module, other)
     others = dict(named_tensors(other))
-    recipes, reason = {}, None
-    used: set[int] = set()  # draws that a parameter stems from
-    for name, tensor in named_tensors(module):
-        storage = _storage(tensor)
-        steps, sources = programs.get(storage, ((), frozenset()))
-        recipe = Recipe(tuple(tensor.shape))
-        if torch.equal(tensor, others[name]):
-            recipe = Recipe(tuple(tensor.shape), value=_kept(tensor))
-        elif used & sources:
-            reason = f"{name} starts as a copy of another parameter"
-        elif steps and storage in replayed:
-            recipe = Recipe(tuple(tensor.shape), steps=steps)
+    if why := _unlike(tensors, others):
+        return _unknown(module, why, alike=False)
+    second = _replayed_storages(recorder, tensors, 1, others)
+    recipes, reason = {}, seen.reason
+    for name, tensor in tensors.items():
+        shape, storage = tuple(tensor.shape), _storage(tensor)
+        recipes[name] = Recipe(shape)
+        if seen.reason is not None:
+            continue
+        if name in seen.entangled:
+            reason = seen.entangled[name]
+        elif name not in seen.random and torch.equal(tensor, others[name]):
+            recipes[name] = Recipe(shape, value=_kept(tensor))
+        elif name in seen.programs and storage in first & second:
+            recipes[name] = Recipe(shape, steps=seen.programs[name])
         else:
             reason = f"how {name} is initialised could not be recorded"
-        used |= sources
-        recipes[name] = recipe
-    return Recording(module, recipes, reason)
+    return Recording(module, recipes, reason, hidden=seen.hidden)
+
+
+@dataclass(frozen=True)
+class _Watched:
+    """What watching a constructor has shown of its parameters and buffers, by name."""
+
+    programs: Mapping[str, tuple[Step, ...]]  # the steps that matter
+    random: frozenset[str]  # those that stem from random numbers
+    entangled: Mapping[str, str]  # why others that share random numbers are not independent
+    reason: str | None  # why nothing of this can be relied on
+    hidden: bool
+
+    @classmethod
+    def of(cls, recorder: "_Recorder", module: nn.Module) -> "_Watched":
+        tensors, flow = dict(named_tensors(module)), recorder.flow
+        programs = _programs(recorder)
+        owners: dict[str, str] = {}  # the first parameter that a random number went into
+        entangled: dict[str, str] = {}
+        for name, tensor in tensors.items():
+            for source in flow.of(tensor):
+                first = owners.setdefault(source, name)
+                if first != name:
+                    entangled[name] = f"{name} has random numbers of {first}"
+                    entangled.setdefault(first, f"{first} has random numbers of {name}")
+        elsewhere = (
+            "its constructor draws random numbers from NumPy or Python, which nobody can follow"
+        )
+        known = {_storage(tensor) for tensor in tensors.values()}
+        beside = any(
+            flow.of(value)
+            for part in module.modules()
+            for value in tensors_in(list(vars(part).values()))
+            if _storage(value) not in known
+        )
+        return cls(
+            programs={
+                name: programs[_storage(tensor)]
+                for name, tensor in tensors.items()
+                if _storage(tensor) in programs and flow.of(tensor) <= recorder.draws
+            },
+            random=frozenset(name for name, tensor in tensors.items() if flow.of(tensor)),
+            entangled=entangled,
+            reason=elsewhere if recorder.drew_elsewhere else None,
+            hidden=recorder.drew_elsewhere or bool(flow.escaped) or beside,
+        )
+
+
+def _unlike(tensors: Mapping[str, Tensor], others: Mapping[str, Tensor]) -> str | None:
+    """In what the parameters of two networks differ beside their numbers."""
+    for name in [*tensors, *others]:
+        sizes = [tuple(t[name].shape) if name in t else None for t in (tensors, others)]
+        if sizes[0] != sizes[1]:
+            one, another = (
+                "missing" if s is None else format_shape(s) or "a number" for s in sizes
+            )
+            return f"{name} is {one} in one network and {another} in another"
+    return None
+
+
+def _unknown(module: nn.Module, reason: str, alike: bool = True) -> Recording:
+    recipes = {name: Recipe(tuple(tensor.shape)) for name, tensor in named_tensors(module)}
+    return Recording(module, recipes, reason, alike=alike, hidden=True)
 
 
 @dataclass(frozen=True)
 class ShapesRecording(Recording):
     """A network whose parameters hold no numbers, and how each of them would be drawn."""
 
-    other: nn.Module  # made by a second call of the constructor, after another seed
+    other: nn.Module = field(default_factory=nn.Module)  # of a second call, after another seed
 
 
 def record_shapes(build: Callable[[], nn.Module]) -> ShapesRecording:
@@ -142,51 +206,49 @@ def record_shapes(build: Callable[[], nn.Module]) -> ShapesRecording:
 
 
 def _record_shapes(build: Callable[[], nn.Module]) -> ShapesRecording:
-    recorder = _Recorder()
+    recorder, second = _Recorder(), _Recorder()
 
-    def watched() -> nn.Module:
-        with recorder, recorder.truncated_normals(), _parameters_on_meta(recorder):
-            return build()
+    def watched(by: _Recorder) -> nn.Module:
+        with _parameters_on_meta(by):
+            return by.watch(build)
 
-    def unwatched() -> nn.Module:
-        second = _Recorder()
-        with second, second.truncated_normals(), _parameters_on_meta(second):
-            return build()
-
-    module = build_network(watched, 0)
+    module = build_network(lambda: watched(recorder), 0)
     _check_sizes(module)
-    replayed = _replayed_storages(recorder, module)
-    programs = _programs(recorder)
-    other = build_network(unwatched, 1)
+    other = build_network(lambda: watched(second), 1)
     _check_another(module, other)
-    others = dict(named_tensors(other))
+    tensors, others = dict(named_tensors(module)), dict(named_tensors(other))
+    seen, again = _Watched.of(recorder, module), _Watched.of(second, other)
     recipes: dict[str, Recipe] = {}
-    reason = None
-    used: set[int] = set()
-    for name, tensor in named_tensors(module):
-        storage, shape = _storage(tensor), tuple(tensor.shape)
-        steps, sources = programs.get(storage, ((), frozenset()))
+    reason = seen.reason or again.reason or _unlike(tensors, others)
+    replayed = set() if reason else _replayed_storages(recorder, tensors, 0)
+    for name, tensor in tensors.items():
+        shape = tuple(tensor.shape)
+        recipes[name] = Recipe(shape)
+        if reason is not None:
+            continue
+        steps = seen.programs.get(name, ())
         numel = tensor.untyped_storage().nbytes() // max(1, tensor.itemsize)
         filled = bool(steps) and steps[0].is_fill and steps[0].covers(numel)
         whole = tensor.is_contiguous() and numel == tensor.numel()
-        recipes[name] = Recipe(shape)
-        if not tensor.is_meta and torch.equal(tensor, others[name]):
+        if name in seen.entangled:
+            reason = seen.entangled[name]
+        elif not (tensor.is_meta or name in seen.random) and torch.equal(tensor, others[name]):
             recipes[name] = Recipe(shape, value=_kept(tensor))
-        elif used & sources:
-            reason = f"{name} starts as a copy of another parameter"
         elif tensor.is_meta and not (filled and whole):
             reason = f"how {name} is initialised cannot be known without its numbers"
-        elif not tensor.is_meta and storage not in replayed:
+        elif not tensor.is_meta and _storage(tensor) not in replayed:
             reason = f"how {name} is initialised could not be recorded"
+        elif steps != again.programs.get(name):
+            reason = f"{name} is not initialised in the same way in every network"
         elif not any(step.op in RANDOM for step in steps):
             recipes[name] = Recipe(shape, value=_constant(shape, steps, tensor.dtype))
         elif tensor.dtype != torch.float32:
             reason = f"{name} is drawn in {tensor.dtype}, not in single precision"
         else:
             recipes[name] = Recipe(shape, steps=steps)
-        used |= sources
-    recorder.alive.clear()
-    return ShapesRecording(module, recipes, reason, other)
+    for by in (recorder, second):
+        by.let_go()
+    return ShapesRecording(module, recipes, reason, hidden=seen.hidden, other=other)
 
 
 @contextmanager
@@ -257,9 +319,8 @@ def _check_another(module: nn.Module, other: nn.Module) -> None:
 
 
 def build_network(build: Callable[[], nn.Module], seed: int) -> nn.Module:
-    """The network that the constructor gives after a seed; the global stream is left alone."""
-    with torch.random.fork_rng(devices=[]):
-        seed_torch(seed)
+    """The network that the constructor gives after a seed; all global streams are left alone."""
+    with seeded(seed):
         return build()
 
 
@@ -284,10 +345,26 @@ class _Recorder(TorchDispatchMode):
         super().__init__()
         self._limit = limit  # bytes that may be filled
         self._held = 0
+        self.flow = Flow()
+        self.draws: set[str] = set()  # the sources of random numbers that recipes can draw
+        self.drew_elsewhere = False  # from NumPy's or Python's generators
         self.events: list[_Event] = []
         self.unknown: set[int] = set()
         self.alive: list[Tensor] = []  # so that no address is used twice
         self._written: set[int] = set()
+
+    def watch(self, build: Callable[[], nn.Module]) -> nn.Module:
+        """The network that a constructor makes while it is recorded."""
+        before = other_generators()
+        with self, Reading(self.flow), self.truncated_normals():
+            network = build()
+        self.drew_elsewhere = other_generators() != before
+        return network
+
+    def let_go(self) -> None:
+        """Hold no tensors that the constructor made any longer; where they were is known still."""
+        self.alive.clear()
+        self.flow = Flow()
 
     def record(
         self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
@@ -300,27 +377,39 @@ class _Recorder(TorchDispatchMode):
         out = args[0] if nothing else func(*args, **kwargs)
         if isinstance(out, Tensor) and func not in UNWRITTEN:
             self._keep(out)
-        seeded = kwargs.get("generator") is not None
+        if kwargs.get("generator") is None and self._is_logged(func, args, kwargs, out):
+            return out
+        self.flow.follow(func, args, kwargs, out)
+        if func._schema.is_mutable:
+            written = args
+        else:
+            written = (out,) if func in DERIVED or func in ALIASES else ()
+        for tensor in written:
+            if isinstance(tensor, Tensor):
+                self._forget(tensor)
+        return out
+
+    def _is_logged(self, func: Any, args: Any, kwargs: dict[str, Any], out: Any) -> bool:
+        """Log an operation if a recipe can say what it does, and say whether it can."""
+        if func in CREATORS:
+            self._log(out, *CREATORS[func])
+            return True
         if func in FILLS or func in ELEMENTWISE:
             operands = _scalars(func, args[1:], kwargs)
-            if operands is None or seeded:
-                self._forget(args[0])
-            else:
-                op = FILLS.get(func) or ELEMENTWISE[func]
-                self._log(args[0], op, operands)
-        elif func in CREATORS and not seeded:
-            self._log(out, *CREATORS[func])
+            target, op = args[0], FILLS.get(func) or ELEMENTWISE[func]
         elif func in DERIVED or func in ALIASES:
             operands = _scalars(func, args[1:], {}) if func in DERIVED else ()
-            if operands is None or not _same_layout(args[0], out):
-                self._forget(out)
-            else:
-                self._log(out, DERIVED.get(func, "clone"), operands, _storage(args[0]))
-        elif func._schema.is_mutable:
-            for arg in args:
-                if isinstance(arg, Tensor):
-                    self._forget(arg)
-        return out
+            target, op = out, DERIVED.get(func, "clone")
+            if not _same_layout(args[0], out):
+                return False
+        else:
+            return False
+        if operands is None:
+            return False
+        self._log(target, op, operands, None if target is args[0] else _storage(args[0]))
+        if func not in FILLS:
+            self.flow.follow(func, args, kwargs, out)
+        return True
 
     @contextmanager
     def truncated_normals(self) -> Iterator[None]:
@@ -346,6 +435,7 @@ class _Recorder(TorchDispatchMode):
                 self._log(tensor, TRUNCATED, args)
             else:
                 self._forget(tensor)
+                self.flow.fill(tensor, f"draw of a stream {len(self.events)}", whole=False)
             return tensor
 
         setattr(nn.init, TRUNCATED_FUNCTION, logged)
@@ -388,6 +478,10 @@ class _Recorder(TorchDispatchMode):
             op, args, tuple(target.shape), tuple(target.stride()), int(target.storage_offset())
         )
         numel = target.untyped_storage().nbytes() // target.itemsize
+        if step.is_fill:
+            draw = f"event {len(self.events)}" if op in RANDOM else None
+            self.flow.fill(target, draw, whole=step.covers(numel))
+            self.draws |= {draw} if draw else set()
         self.events.append(_Event(_storage(target), numel, step, source, _on_meta(target)))
 
 
@@ -434,15 +528,21 @@ def _kept(tensor: Tensor) -> Tensor:
     return tensor.detach() if isinstance(tensor, nn.Parameter) else tensor.detach().clone()
 
 
-def _replayed_storages(recorder: _Recorder, module: nn.Module) -> set[int]:
-    """Run all recorded events again, in order, on memory of our own.
+def _replayed_storages(
+    recorder: _Recorder,
+    tensors: Mapping[str, Tensor],
+    seed: int,
+    others: Mapping[str, Tensor] | None = None,
+) -> set[int]:
+    """Run all recorded events again after a seed, in order, on memory of our own.
 
-    Returns the storages of those parameters and buffers that come out equal to the bit. Memory is
-    let go after the last event that needs it.
+    Returns the storages of those parameters and buffers that come out equal to the bit, to their
+    own numbers or to those of the `others`. Memory is let go after the last event that needs it.
     """
+    wanted = tensors if others is None else others
     expected = {
-        _storage(tensor): tensor.detach().reshape(-1)
-        for _, tensor in named_tensors(module)
+        _storage(tensor): wanted[name].detach().reshape(-1)
+        for name, tensor in tensors.items()
         if not tensor.is_meta
         and tensor.is_contiguous()
         and tensor.untyped_storage().nbytes() == tensor.nbytes
@@ -454,7 +554,7 @@ def _replayed_storages(recorder: _Recorder, module: nn.Module) -> set[int]:
     memory: dict[int, Tensor] = {}
     right: set[int] = set()
     with torch.random.fork_rng(devices=[]), torch.no_grad():
-        seed_torch(0)
+        seed_torch(seed)
         for number, event in enumerate(recorder.events):
             if event.on_meta:
                 continue
@@ -476,20 +576,13 @@ def _replayed_storages(recorder: _Recorder, module: nn.Module) -> set[int]:
     return right
 
 
-def _programs(recorder: _Recorder) -> dict[int, tuple[tuple[Step, ...], frozenset[int]]]:
-    """The steps that matter for each storage: those since it was last overwritten as a whole.
-
-    With them, the numbers of the events that drew its random numbers: a copy shares these.
-    """
-    programs: dict[int, tuple[tuple[Step, ...], frozenset[int]]] = {}
-    for number, event in enumerate(recorder.events):
-        step, key = event.step, event.storage
-        steps, sources = programs.get(key, ((), frozenset()))
-        if event.source is not None:
-            steps, sources = programs.get(event.source, ((), frozenset()))
+def _programs(recorder: _Recorder) -> dict[int, tuple[Step, ...]]:
+    """The steps that matter for each storage: those since it was last overwritten as a whole."""
+    programs: dict[int, tuple[Step, ...]] = {}
+    for event in recorder.events:
+        step = event.step
+        steps = programs.get(event.storage if event.source is None else event.source, ())
         if step.is_fill and step.covers(event.numel):
-            steps, sources = (), frozenset()
-        if step.is_fill:
-            sources = sources | {number}
-        programs[key] = (steps if step.op == "clone" else (*steps, step), sources)
-    return {k: p for k, p in programs.items() if p[0] and k not in recorder.unknown}
+            steps = ()
+        programs[event.storage] = steps if step.op == "clone" else (*steps, step)
+    return {k: p for k, p in programs.items() if p and k not in recorder.unknown}

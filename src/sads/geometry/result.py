@@ -4,7 +4,7 @@ import dataclasses
 import json
 import math
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,7 @@ from torch import Tensor
 
 from sads.arguments import as_path, as_tensor, check_count, check_number, check_type
 from sads.checked import checked
-from sads.errors import GeometryFileError, InvalidArgumentError, MergeError
+from sads.errors import GeometryFileError, InvalidArgumentError, MergeError, counted
 from sads.estimates import (
     MIN_BATCHES,
     Estimate,
@@ -34,7 +34,9 @@ from sads.geometry.directions import Directions
 from sads.geometry.ends import End
 from sads.geometry.lift import Lift
 from sads.geometry.matrixfree.geometry import MatrixFree
+from sads.geometry.response import same_response
 from sads.markup import card, facts
+from sads.samples import as_samples
 from sads.schedule import Schedule
 from sads.shapes import checked_shape, format_shape
 from sads.tensorfile import Pieces, TensorFile, write_tensors
@@ -49,6 +51,9 @@ SIDES = ("avoided", "preferred")
 MAX_BATCHES, MAX_NETWORKS = 1 << 16, 1 << 53  # of a file
 MIN_EFFECTIVE = 512  # networks that must count where their weights are uneven, 32 a batch
 MIN_EFFECTIVE_EACH = 16  # and for every direction of the factor
+MERGED_ENDS = (
+    "the ends of the spectrum are not known: parts were merged, and each had found its own"
+)
 IDENTITY = ("family", "fingerprint", "probe", "estimator", "readout", "symmetries")
 
 
@@ -61,6 +66,7 @@ class Provenance:
     fingerprint: str = ""  # of the law of the parameters
     probe: Mapping[str, Any] = field(default_factory=lambda: {"name": "zero"})
     readout: str | None = None  # the layer that was integrated out
+    dtype: str | None = None  # in which networks were evaluated; where it is not said: "float32"
     response: tuple[float, ...] = ()  # a few numbers by which networks and probes are told apart
     zero_readout: str = "error"
     symmetries: tuple[str, ...] = ()  # over which the estimate is averaged
@@ -114,7 +120,7 @@ class Geometry:
         name = f"{self.provenance.family.get('name', 'unnamed')} {format_shape(self.shape)}"
         if self.exact:
             return f"Geometry({name}, exact)"
-        return f"Geometry({name}, {self.num_networks:,} networks, {self.estimator})"
+        return f"Geometry({name}, {counted(self.num_networks, 'network')}, {self.estimator})"
 
     def _repr_html_(self) -> str:
         """As a notebook shows it."""
@@ -164,7 +170,7 @@ class Geometry:
             name = f"{name}/{options['patch_size']}"
         if options.get("resample", "nearest") != "nearest":
             name = f"{name} ({options['resample']})"
-        size = "exact" if self.exact else f"{self.num_networks:,} networks"
+        size = "exact" if self.exact else counted(self.num_networks, "network")
         return f"{name} {format_shape(self.shape)}, {size}"
 
     @property
@@ -312,15 +318,10 @@ class Geometry:
 
         Not normalised: for unit vectors this is what the Markov bound compares.
         """
-        rows = as_tensor(rows, "directions")
-        flat = rows.reshape(len(rows), -1) if rows.ndim > 1 and len(rows) else rows
-        fits = flat.ndim == 2 and flat.shape[1] == self.dimension
-        if not fits or not flat.isfinite().all():
-            raise InvalidArgumentError(
-                f"directions of this geometry have {self.dimension} finite entries each "
-                f"(shape {format_shape(self.shape)}), got a tensor of {tuple(rows.shape)}"
-            )
-        return self._positive(self.moments.quadratic(flat))
+        rows = as_samples(rows, "directions", self.shape, flat=True)
+        if not rows.isfinite().all():
+            raise InvalidArgumentError("directions have finite entries, got NaN or infinity")
+        return self._positive(self.moments.quadratic(rows.reshape(len(rows), self.dimension)))
 
     @checked
     def basis_energies(self, name: str) -> Estimates:
@@ -355,7 +356,7 @@ class Geometry:
     @checked
     def energy(self, v: Tensor) -> Estimate:
         """`v^T G v` with its standard error, for one `v` of shape (D,) or `shape`."""
-        return self.quadratic(as_tensor(v, "the direction").reshape(1, -1))[0]
+        return self.quadratic(as_tensor(v, "the direction")[None])[0]
 
     def whitened_error(self) -> float:
         """Expected error in units of the geometry, `|L^-1 (G - truth) L^-T|_F / sqrt(D)`.
@@ -438,14 +439,6 @@ def _both(a: float | None, b: float | None) -> float | None:
     return None if a is None or b is None else a + b
 
 
-def same_response(a: Sequence[float], b: Sequence[float]) -> bool:
-    """May two estimates be of the same networks and the same probe?"""
-    pairs = zip(a, b, strict=False)
-    return len(a) == len(b) and all(
-        math.isclose(p, q, rel_tol=1e-2, abs_tol=1e-4) for p, q in pairs
-    )
-
-
 def _merge_two(a: Geometry, b: Geometry) -> Geometry:
     for name in IDENTITY:
         mine, theirs = getattr(a.provenance, name), getattr(b.provenance, name)
@@ -454,13 +447,35 @@ def _merge_two(a: Geometry, b: Geometry) -> Geometry:
                 f"geometries of different {name} do not add up: {mine} and {theirs}; "
                 "merge estimates of one family under one probe"
             )
+    types = [one.provenance.dtype or "float32" for one in (a, b)]
+    if types[0] != types[1]:
+        raise MergeError(
+            f"geometries of networks in {types[0]} and in {types[1]} do not add up; estimate both "
+            "in the same way (dtype=...)"
+        )
     if not same_response(a.provenance.response, b.provenance.response):
         raise MergeError(
             "geometries of different families do not add up: the networks or the probes of the "
             "two give different numbers; merge estimates of one family under one probe"
         )
-    if a.exact:
+    if a.exact and b.exact:
         return a
+    if not a.lift.same(b.lift):
+        raise MergeError(
+            f"the geometries are of factors of other forms, {a.lift} and {b.lift}; merge estimates "
+            "of one family under one probe"
+        )
+    if a.matrix_free != b.matrix_free:
+        raise MergeError(
+            "one of the geometries is kept without a matrix, the other with one; estimate both in "
+            "the same way (matrix_free=...)"
+        )
+    batches = sorted((len(a.counts), len(b.counts)))
+    if batches[1] % batches[0] or (a.matrix_free and batches[0] != batches[1]):
+        raise MergeError(
+            f"the geometries keep {len(a.counts)} and {len(b.counts)} batches of networks, which "
+            "do not fit into each other; estimate both in the same way (memory=...)"
+        )
     draws = (*a.provenance.draws, *b.provenance.draws)
     for i, (seed, start, stop) in enumerate(draws):
         for other_seed, other_start, other_stop in draws[:i]:
@@ -470,18 +485,20 @@ def _merge_two(a: Geometry, b: Geometry) -> Geometry:
                     f"{min(stop, other_stop) - 1} of seed {seed}; merge estimates with other "
                     "seeds, or of other networks (first_network=...)"
                 )
-    if isinstance(a.moments, Dense) and isinstance(b.moments, Dense):
-        merged: Dense | MatrixFree = a.moments.merged(b.moments)
-    elif isinstance(a.moments, MatrixFree) and isinstance(b.moments, MatrixFree):
+    notes = dict.fromkeys((*a.provenance.notes, *b.provenance.notes))
+    merged: Dense | MatrixFree
+    if isinstance(a.moments, MatrixFree) and isinstance(b.moments, MatrixFree):
         merged = a.moments.merged(b.moments)
+        if a.moments.ends or b.moments.ends:
+            notes[MERGED_ENDS] = None
     else:
-        raise MergeError(
-            "one of the geometries is kept without a matrix, the other with one; estimate both in "
-            "the same way (matrix_free=...)"
-        )
+        assert isinstance(a.moments, Dense)
+        assert isinstance(b.moments, Dense)
+        merged = a.moments.merged(b.moments)
     provenance = replace(
         a.provenance,
         draws=draws,
+        notes=tuple(notes),
         seconds=a.provenance.seconds + b.provenance.seconds,
         processor_seconds=_both(a.provenance.processor_seconds, b.provenance.processor_seconds),
         memory=max(a.provenance.memory, b.provenance.memory),

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call, vmap
 
+from sads.errors import evaluating_networks
 from sads.geometry.readout import capture_input
 from sads.geometry.recording import named_tensors
 from sads.threads import pinned_threads
@@ -45,6 +46,7 @@ class Stack:
         if dtype != torch.float32:
             network = copy.deepcopy(network).to(dtype)
         self._network = network.to(device)
+        self._dtypes = {name: tensor.dtype for name, tensor in named_tensors(network)}
         self._thread = threading.local()  # calls put parameters into a module: one per thread
         self.reason: str | None = None  # why networks are not evaluated together
         self._together: Callable[..., Tensor] = vmap(self._evaluate_one, randomness="different")
@@ -69,23 +71,20 @@ class Stack:
 
     def evaluate(self, parameters: dict[str, Tensor], x: Tensor, t: Tensor) -> Tensor:
         """(n, ...) from parameters (n, ...), x (n, *shape) and t (n,)."""
-        parameters = {k: self._placed(v) for k, v in parameters.items()}
-        x, t = self._placed(x), t.to(self.device)
+        parameters = {k: v.to(self.device, self._dtypes[k]) for k, v in parameters.items()}
+        x, t = x.to(self.device, self.dtype), t.to(self.device)
         with torch.no_grad():
             if self.reason is None:
                 try:
                     return self._together(parameters, x, t).float().cpu()
-                except (RuntimeError, NotImplementedError, ValueError) as error:
-                    self.reason = str(error).splitlines()[0]
-            one_by_one = [
-                self._evaluate_one({k: v[i] for k, v in parameters.items()}, x[i], t[i])
-                for i in range(len(x))
-            ]
+                except Exception as error:  # of a network of somebody else's, which may do anything
+                    self.reason = str(error).partition("\n")[0] or type(error).__name__
+            with evaluating_networks():
+                one_by_one = [
+                    self._evaluate_one({k: v[i] for k, v in parameters.items()}, x[i], t[i])
+                    for i in range(len(x))
+                ]
             return torch.stack(one_by_one).float().cpu()
-
-    def _placed(self, tensor: Tensor) -> Tensor:
-        dtype = self.dtype if tensor.is_floating_point() else tensor.dtype
-        return tensor.to(self.device, dtype)
 
     def _evaluate_one(self, parameters: dict[str, Tensor], x: Tensor, t: Tensor) -> Tensor:
         if self.layer_path is None:

@@ -10,6 +10,7 @@ from sads.families import ARCHITECTURES
 from sads.geometry.matrixfree.geometry import MatrixFree
 from sads.geometry.result import Geometry
 from sads.shapes import format_shape
+from sads.table1 import NUM_LEVELS
 
 REASONS = ("multiplicity", "equal", "unresolved")  # of clusters
 
@@ -93,17 +94,27 @@ def why_unknown(geometry: Geometry) -> str | None:
 
 
 def command_of(geometry: Geometry) -> str | None:
-    """The command that makes a geometry again; None if it is not of a family known by name."""
+    """The command that makes a geometry again.
+
+    None if there is none: its family is not known by name, or the command has no option for its
+    schedule, for the first of its networks, or for the data that were measured with them.
+    """
     made, family = geometry.provenance, geometry.provenance.family
-    drawn = sorted(made.draws)
-    seeds = {seed for seed, _, _ in drawn}
+    seeds = {seed for seed, _, _ in made.draws}
+    places = [0, *(n for _, *part in sorted(made.draws) for n in part)]
+    in_turn = len(seeds) <= 1 and places[:-1:2] == places[1::2]  # from 0, without a gap
+    usual = set(_mapping(family.get("schedule"))) <= {"name", "num_levels"}
+    levels = _mapping(family.get("schedule")).get("num_levels", NUM_LEVELS)
+    measured = isinstance(geometry.moments, MatrixFree) and bool(geometry.moments.measured)
     known = family.get("name") in ARCHITECTURES and made.probe.get("name") == "zero"
-    if not known or made.interrupted or len(seeds) > 1 or family.get("skip"):
+    if not (known and in_turn and usual and levels == NUM_LEVELS) or measured:
+        return None
+    if made.interrupted or family.get("skip"):
         return None
     words = ["sads", "geometry", str(family["name"]), "--shape", format_shape(geometry.shape)]
     for key, value in _mapping(family.get("options")).items():
         words += ["-o", f"{key}={value if isinstance(value, str) else _compact(value)}"]
-    if drawn:
+    if seeds:
         words += ["--networks", str(geometry.num_networks), "--seed", str(min(seeds))]
     if family.get("prediction", "epsilon") != "epsilon":
         words += ["--prediction", str(family["prediction"])]
@@ -114,6 +125,10 @@ def command_of(geometry: Geometry) -> str | None:
         words += ["--estimator", made.estimator]
     if made.zero_readout != "error":
         words += ["--zero-readout", made.zero_readout]
+    if made.dtype not in (None, "float32"):
+        words += ["--dtype", str(made.dtype)]
+    if geometry.matrix_free:
+        words.append("--matrix-free")
     return shlex.join(words)
 
 

@@ -34,6 +34,8 @@ from sads.arguments import as_tensor, check_seed
 from sads.checked import checked
 from sads.errors import InvalidArgumentError
 from sads.estimates import Estimate, Estimates, share_estimate
+from sads.samples import check_alike
+from sads.seeds import user_stream
 
 NOMINAL = 0.01  # real images that are taken to have no digit
 HELD_OUT = 0.2
@@ -73,7 +75,7 @@ def classify(
     labels = None if labels is None else as_tensor(labels, "labels")
     check_seed(seed)
     _check(samples, real, labels)
-    order = torch.randperm(len(real), generator=torch.Generator().manual_seed(seed))
+    order = torch.randperm(len(real), generator=user_stream(seed))
     held_out, kept = order.tensor_split([round(HELD_OUT * len(real))])
     judge = DigitDetector.fit(real[kept])
     without, real_without = judge.without_digit(samples), judge.without_digit(real[held_out])
@@ -184,11 +186,12 @@ def _check(samples: Tensor, real: Tensor, labels: Tensor | None) -> None:
             f"samples of shape {tuple(samples.shape)} cannot be judged by real images of "
             f"{tuple(real.shape)}: give both as (N, channels, height, width) of one shape"
         )
+    check_alike(samples, real)
     if len(real) < MIN_REAL:
         raise InvalidArgumentError(
             f"{len(real)} real images are too few to judge samples by; give at least {MIN_REAL}"
         )
-    if not real.isfinite().all():
+    if not real.float().isfinite().all():
         raise InvalidArgumentError("the real images hold NaN or infinity; remove or mend those")
     if labels is None:
         return

@@ -30,11 +30,13 @@ from sads.checked import checked
 from sads.environment import check_memory, gigabytes, used_memory
 from sads.errors import InvalidArgumentError
 from sads.estimates import Estimate
+from sads.samples import as_samples, check_alike
 from sads.scales import moderate_rows, scale_of
 from sads.seeds import seed_sequence
 from sads.table1 import PROJECTIONS_PER_DIMENSION
 from sads.threads import map_on_cores
 
+LARGEST_DOUBLE = 1e150  # above which squares of float64 overflow
 CHUNK_BYTES = 2**24  # of projected samples, in each thread: smaller ones slow the matrix product
 
 Array = NDArray[np.floating]
@@ -128,7 +130,7 @@ def sliced_wasserstein_to_gaussian(
         seed: as in `sliced_wasserstein`.
     """
     y, shape = _samples(y, "y")
-    factor = _factor(covariance, vector, y.shape[1])
+    factor = _factor(covariance, vector, tuple(shape))
     (y, factor), scale = _without_scale(y.dtype, y, factor)
     directions = _directions(projections, num_projections, shape, seed)
     return _summarise(_stream(directions, _ToGaussian(y, factor)), shape, scale)
@@ -342,13 +344,10 @@ def _directions(
         return lambda num_rows: _draw(number, dimension, seed, num_rows)
     if num_projections is not None:
         raise InvalidArgumentError("give num_projections or projections, not both")
-    given = as_tensor(given, "projections")
-    if given.ndim < 2 or len(given) < 1 or given[0].numel() != dimension:
-        raise InvalidArgumentError(
-            f"projections have shape {tuple(given.shape)}, expected (L, D) or (L, *shape) with "
-            f"L >= 1 for samples of shape {tuple(shape)}"
-        )
-    flat = moderate_rows(given.detach().cpu().double().flatten(1))
+    given = as_samples(given, "projections", tuple(shape), flat=True)
+    if not len(given):
+        raise InvalidArgumentError("there are no projections: give at least one, (L, *shape)")
+    flat = moderate_rows(given.cpu().double().flatten(1))
     lengths = flat.norm(dim=1, keepdim=True)
     if not bool(lengths.isfinite().all() and (lengths > 0).all()):
         raise InvalidArgumentError("projections must be finite and not zero")
@@ -364,16 +363,18 @@ def _draw(number: int, dimension: int, seed: int, num_rows: int) -> Iterator[Ten
         yield torch.nn.functional.normalize(torch.from_numpy(normal), dim=1)
 
 
-def _factor(covariance: Tensor | None, vector: Tensor | None, dimension: int) -> Tensor:
+def _factor(covariance: Tensor | None, vector: Tensor | None, shape: tuple[int, ...]) -> Tensor:
     """(D, R) float64 with `covariance = factor factor^T`."""
     if (covariance is None) == (vector is None):
         raise InvalidArgumentError("give the target's covariance or its vector, one of the two")
+    dimension = math.prod(shape)
     if vector is not None:
         vector = as_tensor(vector, "the target's vector")
-        flat = moderate_rows(vector.detach().cpu().double().reshape(1, -1)).T
-        if len(flat) != dimension or not bool(flat.isfinite().all() and flat.norm() > 0):
+        flat = moderate_rows(vector.cpu().double().reshape(1, -1)).T
+        fits = tuple(vector.shape) in (shape, (dimension,))
+        if not fits or not bool(flat.isfinite().all() and flat.norm() > 0):
             raise InvalidArgumentError(
-                f"the target's vector has shape {tuple(vector.shape)}, expected {dimension} finite "
+                f"the target's vector has shape {tuple(vector.shape)}, expected {shape} and finite "
                 "numbers that are not all zero"
             )
         return math.sqrt(dimension) * flat / flat.norm()
@@ -397,6 +398,7 @@ def _factor(covariance: Tensor | None, vector: Tensor | None, dimension: int) ->
 
 def _paired(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor, torch.Size, float]:
     """Both sets as (N, D) and (M, D) of one dtype, the shape of a sample, and their scale."""
+    check_alike(x, y)
     (flat_x, shape), (flat_y, shape_y) = _samples(x, "x"), _samples(y, "y")
     if shape != shape_y:
         raise InvalidArgumentError(
@@ -431,6 +433,13 @@ def _samples(x: Tensor, name: str) -> tuple[Tensor, torch.Size]:
         bad = int((~x.isfinite()).flatten(1).any(dim=1).sum())
         raise InvalidArgumentError(
             f"{name} has {bad} of {len(x)} samples with NaN or infinity: did the model diverge?"
+        )
+    x = x if x.is_floating_point() else x.float()
+    largest = float(x.abs().max())
+    if largest > LARGEST_DOUBLE:
+        raise InvalidArgumentError(
+            f"{name} has values up to {largest:.3g}, whose squares are too large: did the model "
+            "diverge?"
         )
     dtype = torch.float64 if x.dtype == torch.float64 else torch.float32
     return x.flatten(1).to(dtype).contiguous(), x.shape[1:]

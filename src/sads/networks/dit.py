@@ -96,6 +96,11 @@ class DiT(nn.Module):
         check_count("depth", depth, least=0)
         check_number("mlp_ratio", mlp_ratio, low=0)
         _check_options(sizes, patch_size, hidden_size, num_heads)
+        if int(hidden_size * mlp_ratio) < 1:
+            raise InvalidArgumentError(
+                f"mlp_ratio={mlp_ratio} of hidden_size={hidden_size} leaves no unit in the hidden "
+                f"layers, expected at least {1 / hidden_size:.3g}"
+            )
         self.shape = tuple(shape)
         self.patch_size = patch_size
         self.grid = tuple(n // patch_size for n in sizes)

@@ -19,7 +19,7 @@ def sinusoidal_embedding(t: Tensor, width: int) -> Tensor:
     angles = t.to(frequencies.dtype)[:, None] * frequencies  # (N, width // 2)
     embedding = torch.cat([angles.cos(), angles.sin()], dim=-1)
     if width % 2:
-        embedding = torch.cat([embedding, torch.zeros_like(embedding[:, :1])], dim=-1)
+        embedding = torch.cat([embedding, embedding.new_zeros(len(t), 1)], dim=-1)
     return embedding
 
 

@@ -5,6 +5,7 @@ block in the middle, and time added between the two convolutions of every residu
 All layers keep PyTorch's default initialisation.
 """
 
+import math
 from collections.abc import Sequence
 
 import torch
@@ -127,7 +128,7 @@ class UNet(nn.Module):
         for factor in channel_mults:
             check_count("each of channel_mults", factor)
         widths = [channels, *(channels * m for m in channel_mults)]
-        _check_options(sizes, widths, num_heads, resample)
+        _check_options(sizes, widths, depth, num_heads, resample)
         conv = CONVOLUTIONS[dims]
         time_width = 4 * channels
         self.channels = channels
@@ -186,7 +187,7 @@ class UNet(nn.Module):
 
 
 def _check_options(
-    sizes: Sequence[int], widths: Sequence[int], num_heads: int, resample: str
+    sizes: Sequence[int], widths: Sequence[int], depth: int, num_heads: int, resample: str
 ) -> None:
     if len(sizes) not in (1, 2):
         raise InvalidArgumentError(
@@ -207,7 +208,14 @@ def _check_options(
             f"the widths of a U-Net's levels must divide by {NUM_GROUPS} (its GroupNorm groups), "
             f"got {tuple(widths)}; choose channels and channel_mults accordingly"
         )
-    if widths[-1] % num_heads:
+    inside = widths[-2:] if depth else widths[:1]  # without blocks widths grow on the way up
+    if math.prod(sizes) == factor ** len(sizes) and min(inside) == NUM_GROUPS:
         raise InvalidArgumentError(
-            f"num_heads must divide the innermost width {widths[-1]}, got {num_heads}"
+            f"the innermost level of a U-Net for {'x'.join(map(str, sizes))} has one position of "
+            f"{NUM_GROUPS} channels, one for each group of its GroupNorm, which makes 0 of it: "
+            "change the shape, or give fewer channel_mults or more channels"
+        )
+    if inside[-1] % num_heads:
+        raise InvalidArgumentError(
+            f"num_heads must divide the innermost width {inside[-1]}, got {num_heads}"
         )

@@ -9,6 +9,7 @@ from matplotlib.figure import Figure
 from torch import Tensor
 
 from sads.diffusion.anatomy import Anatomy, Spectrum, Walk
+from sads.errors import counted
 from sads.plots.style import BLUE, GREY, INK, ORANGE, as_text, styled, subplots
 
 FEW = 8  # components that are drawn as lines; more are a map
@@ -31,8 +32,8 @@ def plot_anatomy(
         summary = anatomy.summary
         figure.suptitle(
             f"{as_text(title, 120)}\nloss {summary.loss} = {summary.along} along the data "
-            f"({summary.num_along} components) + {summary.off} off them; best linear prediction "
-            f"{summary.linear:.4g}",
+            f"({counted(summary.num_along, 'component')}) + {summary.off} off them; best linear "
+            f"prediction {summary.linear:.4g}",
             fontsize=10,
         )
     return figure

@@ -10,6 +10,7 @@ from matplotlib.figure import Figure
 from torch import Tensor
 
 from sads.atlas.entry import Curve, Directions, Entry
+from sads.errors import counted
 from sads.plots.style import GREY, INK, as_text, frame, styled, subplots
 
 UNETS = ("#0b3c6f", "#2563a8", "#4f93d2", "#8fc1ea", "#2a9d8f", "#6b7f99")
@@ -80,7 +81,7 @@ def _show_directions(
             _image(column[1], directions.preferred[0])
         else:
             _unresolved(column[1])
-        size = "exact" if entry.exact else f"{entry.networks} networks"
+        size = "exact" if entry.exact else counted(entry.networks, "network")
         column[0].set_title(
             f"{as_text(entry.title)}\n{_count(entry.parameters)}, {size}",
             fontsize=7.5,

@@ -61,6 +61,8 @@ def _mark(axes: Axes, pair: Pair, what: str) -> None:
 def _plot_angles(axes: Axes, comparison: Comparison) -> None:
     for color, pair in zip(np.resize(COLORS, len(comparison.pairs)), comparison.pairs, strict=True):
         for end, style in ((pair.avoided, "-"), (pair.preferred, "--")):
+            if end.unknown is not None:
+                continue
             angles = np.degrees(end.angles)
             axes.plot(
                 np.arange(1, len(angles) + 1),
@@ -75,4 +77,7 @@ def _plot_angles(axes: Axes, comparison: Comparison) -> None:
                 each = math.degrees(min(end.noise / math.sqrt(len(angles)), math.pi / 2))
                 axes.axhline(each, color=color, ls=style, lw=0.5, alpha=0.6)
     axes.set(xlabel="principal angle", ylabel="degrees", title="ends", ylim=(-3, 93))
-    axes.legend(fontsize=6.5, frameon=False)
+    if axes.get_legend_handles_labels()[1]:
+        axes.legend(fontsize=6.5, frameon=False)
+    else:
+        axes.text(0.5, 0.5, "unknown", ha="center", transform=axes.transAxes)

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from matplotlib.figure import Figure
 from torch import Tensor
 
+from sads.errors import counted
 from sads.plots.style import GREEN, GREY, INK, RED, as_text, styled, subplots
 
 FLOOR = 1e-4  # of the losses that are shown
@@ -47,7 +48,13 @@ def plot_descent(
             low, high = found.random.amin(dim=0), found.random.amax(dim=0)
             count = len(found.random)
             cell.fill_between(
-                steps, low, high, color=GREY, alpha=0.6, lw=0, label=f"{count:,} random rotations"
+                steps,
+                low,
+                high,
+                color=GREY,
+                alpha=0.6,
+                lw=0,
+                label=counted(count, "random rotation"),
             )
             cell.plot(steps, found.random.mean(dim=0), color=GREY)
             cell.plot(steps, found.maximum, color=RED, label="maximising rotation")
@@ -62,7 +69,7 @@ def plot_descent(
             for kind, color in COLOURS.items():
                 if (curve := trained.get(kind)) is not None:
                     style = "--" if kind == "identity" else "-"
-                    label = f"{kind}, {curve.count} networks"
+                    label = f"{kind}, {counted(curve.count, 'network')}"
                     cell.plot(curve.updates, curve.losses, style, color=color, label=label)
             cell.set(xscale="log", yscale="log", xlabel="updates", ylabel="training loss")
             cell.set_title("U-Nets that were trained", fontsize=10)

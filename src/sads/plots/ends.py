@@ -10,6 +10,7 @@ from matplotlib.figure import Figure
 from numpy.typing import NDArray
 from torch import Tensor
 
+from sads.estimates import format_error
 from sads.geometry.ends import End
 from sads.geometry.result import Geometry
 from sads.geometry.summary import has_ends
@@ -70,7 +71,7 @@ def _show_direction(axes: Axes, end: End, place: int, size: int) -> None:
     corner = _local(image) if image.ndim == 2 else None
     sign = r"\geq" if end.side == "avoided" else r"\leq"
     bound = end.bounds[place]
-    error = f" ± {bound.error:.1g}" if math.isfinite(bound.error) else " ± ?"
+    error = f" ± {format_error(bound.error, '.1g')}"
     rank = place + 1 if end.side == "avoided" else size - place
     axes.set_title(f"$\\lambda_{{{rank}}} {sign}$ {bound.value:.3g}{error}", fontsize=8)
     if corner is None:

@@ -38,7 +38,7 @@ def plot_ranking(
         axes.tick_params(length=0)
         for spine in axes.spines.values():
             spine.set_visible(False)
-        figure.suptitle(title, fontsize=9.5, color=INK)
+        figure.suptitle(as_text(title, 120), fontsize=9.5, color=INK)
     return figure
 
 

@@ -56,9 +56,13 @@ def save(figure: Figure, path: Path) -> Path:
 
 
 def as_text(name: object, longest: int = LONGEST) -> str:
-    """A name from outside in a picture: `$` is not the start of a formula, and it is short."""
+    """A name from outside in a picture: `$` is not the start of a formula, and it is short.
+
+    Matplotlib leaves labels out of legends that begin with `_`: this one gets a space before it.
+    """
     text = printable(name)
-    return (text if len(text) <= longest else f"{text[:longest]}...").replace("$", r"\$")
+    text = (text if len(text) <= longest else f"{text[:longest]}...").replace("$", r"\$")
+    return f" {text}" if text.startswith("_") else text
 
 
 def title_of(geometry: Geometry) -> str:

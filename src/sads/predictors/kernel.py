@@ -39,7 +39,7 @@ from torch import Tensor
 from sads.arguments import check_count, check_seed
 from sads.estimates import Estimates
 from sads.families import ScoreFamily
-from sads.seeds import derive_seed, seed_torch, torch_stream
+from sads.seeds import derive_seed, seeded, torch_stream
 
 BATCH = 32  # inputs in each of the two batches, half of them opposites of the others
 MAX_DIRECTIONS = 32  # whose rates are measured; between them they are interpolated
@@ -121,8 +121,7 @@ def _rates_of_one(
     family: ScoreFamily, directions: Tensor, energy: float, batch_size: int, seed: int
 ) -> tuple[Tensor, float]:
     """`kappa_i` of one network for the columns of `directions` (D, n), without bias, and `g`."""
-    with torch.random.fork_rng(devices=[]):
-        seed_torch(seed % 2**63)
+    with seeded(seed % 2**63):
         network = family.build()
     parameters = [p for p in network.parameters() if p.requires_grad]
     inputs, outputs, sizes = [], [], []

@@ -7,12 +7,13 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from sads.arguments import as_tensor, check_count
+from sads.arguments import check_count
 from sads.errors import InvalidArgumentError
 from sads.families import ScoreFamily
 from sads.geometry.result import Geometry
 from sads.predictors.kernel import LearningRates, learning_rates
 from sads.rotations.rotation import Rotation, chunks
+from sads.samples import as_samples, check_values
 from sads.schedule import PREDICTIONS
 from sads.shapes import format_shape
 
@@ -97,12 +98,8 @@ class Prospect:
     plan: Plan = field(default_factory=Plan)
 
     def __post_init__(self) -> None:
-        data = as_tensor(self.data, "the data", floating=True)
-        if data.ndim < 2 or tuple(data.shape[1:]) != self.network.family.shape or not len(data):
-            raise InvalidArgumentError(
-                f"the data have shape {tuple(data.shape)}, the network takes (N, "
-                f"{', '.join(map(str, self.network.family.shape))})"
-            )
+        data = as_samples(self.data, "the data", self.network.family.shape)
+        check_values(data, "the data")
         levels = self.network.family.schedule.num_levels
         if self.plan.steps > levels:
             raise InvalidArgumentError(

@@ -10,7 +10,7 @@ from sads.atlas.page import findings, made, seen
 from sads.report.images import signed_data
 from sads.report.page import Section, render
 from sads.report.paper import sortable
-from sads.tables import Row, cells, titles
+from sads.tables import Row, titles
 from sads.untrusted import read_json
 
 
@@ -70,7 +70,7 @@ def atlas_section(source: AtlasSource, id: str) -> Section:
 def row_table(rows: Sequence[Row]) -> Any:
     """Typed rows as a table that sorts."""
     shown = titles(rows)
-    return sortable(shown.values(), (list(cells(row, list(shown))) for row in rows))
+    return sortable(shown.values(), ([getattr(row, name) for name in shown] for row in rows))
 
 
 def _curve(curve: Curve) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from sads.arguments import as_path, check_count, check_type, shown
@@ -12,11 +13,12 @@ from sads.report.atlas import AtlasSource, atlas_section
 from sads.report.comparison import Compared, comparison_section
 from sads.report.ends import ends_section
 from sads.report.geometry import geometry_section
-from sads.report.page import Section, check_new, make_page, write_page
+from sads.report.page import Section, check_new, check_ours, make_page, write_page
 from sads.report.paper import paper_section
 from sads.report.ranking import RankingSource, ranking_section
 from sads.report.sources import GeometrySource, Source, read_source
 from sads.report.training import TrainingSource, training_section
+from sads.tables import distinct
 
 Result = Geometry | Source | str | os.PathLike[str]
 SHRINK = "show fewer directions with --directions 200 (max_directions=200 in Python)"
@@ -45,26 +47,41 @@ def write_report(
         raise InvalidArgumentError(f"show at least 3 directions, not {max_directions}")
     path = as_path(path)
     check_new(path)
-    found = [result for source in given for result in _read(source)]
+    page = _page(given, title, max_directions)
+    check_new(path)  # it may have been written while the page was made
+    return write_page(page, path, SHRINK)
+
+
+def renew_report(source: Result, path: Path) -> Path:
+    """Write a report in the place of an earlier one, which stays if no new one can be made."""
+    check_ours(path)
+    return write_page(_page([source], None, None), path, SHRINK)
+
+
+def _page(sources: Iterable[Result], title: str | None, max_directions: int | None) -> str:
+    found = [result for source in sources for result in _read(source)]
     if not found:
         raise ReportError("there is nothing to report: give at least one result")
     sections = make_sections(found, max_directions)
-    return write_page(make_page(title or _title(sections), sections), path, SHRINK)
+    return make_page(title or _title(sections), sections)
 
 
 def make_sections(sources: Sequence[Source], max_directions: int | None = None) -> list[Section]:
     """The sections of a page, a comparison first if there is something to compare."""
     sections = []
-    compared = []
+    compared: list[Compared] = []
+    names = iter(distinct(s.geometry.label for s in sources if isinstance(s, GeometrySource)))
     for number, source in enumerate(sources, start=1):
         id = f"s{number}"
         if isinstance(source, GeometrySource):
-            geometry, command = source.geometry, source.command
-            compared.append(Compared(geometry, id))
+            geometry, command, name = source.geometry, source.command, next(names)
+            compared.append(Compared(geometry, id, name))
             sections.append(
-                ends_section(geometry, id, command=command)
+                ends_section(geometry, id, name, command=command)
                 if geometry.matrix_free
-                else geometry_section(geometry, id, command=command, max_directions=max_directions)
+                else geometry_section(
+                    geometry, id, name, command=command, max_directions=max_directions
+                )
             )
         elif isinstance(source, AlignmentSource):
             sections.append(alignment_section(source, id))
@@ -78,7 +95,8 @@ def make_sections(sources: Sequence[Source], max_directions: int | None = None) 
             sections.append(paper_section(source, id))
     if len(compared) > 1:
         sections.insert(0, comparison_section(compared, "comparison"))
-    return sections
+    titles = distinct(section.title for section in sections)
+    return [replace(section, title=title) for section, title in zip(sections, titles, strict=True)]
 
 
 def _listed(sources: Iterable[Result] | Result) -> list[Result]:

@@ -27,13 +27,14 @@ class Compared:
 
     geometry: Geometry
     section: str
+    name: str
 
 
 def comparison_section(compared: Sequence[Compared], id: str) -> Section:
     """The first geometry against each of the others."""
     first, *others = compared
     pairs = [_pair(first, other) for other in others]
-    named = {c.geometry.label: describe(c.geometry) for c in compared}
+    named = {c.name: describe(c.geometry) for c in compared}
     rows = dict.fromkeys(name for facts in named.values() for name in facts)
     cells = ([name, *(facts.get(name, "") for facts in named.values())] for name in rows)
     html = render(
@@ -42,7 +43,7 @@ def comparison_section(compared: Sequence[Compared], id: str) -> Section:
         names=list(named),
         facts=element("div", table(["", *named], cells), class_="scroll", tabindex="0"),
         pairs=pairs,
-        first=first.geometry.label,
+        first=first.name,
     )
     data = {
         "geometries": [_curves(c) for c in compared],
@@ -53,7 +54,7 @@ def comparison_section(compared: Sequence[Compared], id: str) -> Section:
 
 def _curves(compared: Compared) -> dict[str, Any]:
     geometry = compared.geometry
-    curves: dict[str, Any] = {"name": geometry.label, "spectrum": None, "frequency": None}
+    curves: dict[str, Any] = {"name": compared.name, "spectrum": None, "frequency": None}
     if not geometry.matrix_free:
         directions, mean = geometry.directions(), max(geometry.trace / geometry.dimension, 1e-300)
         curves["spectrum"] = {
@@ -70,7 +71,7 @@ def _pair(first: Compared, other: Compared) -> dict[str, Any]:
     """Principal angles between the ends of two geometries, and the matches of directions."""
     a, b = first.geometry, other.geometry
     pair: dict[str, Any] = {
-        "title": b.label,
+        "title": other.name,
         "first": first.section,
         "other": other.section,
         "why_not": "",
@@ -85,10 +86,12 @@ def _pair(first: Compared, other: Compared) -> dict[str, Any]:
     if a.shape != b.shape:
         return {
             **pair,
-            "why_not": f"its data are {format_shape(b.shape)}, those of {a.label} "
+            "why_not": f"its data are {format_shape(b.shape)}, those of {first.name} "
             f"{format_shape(a.shape)}: directions of different spaces have no angle",
         }
-    sizes = [k for k in SIZES if k <= a.dimension // 2] or [1]
+    sizes = sorted({k for end in ENDS for k in _sizes(a, b, end)})
+    if not sizes:
+        return {**pair, "why_not": "too many of their eigenvalues are equal to tell their ends"}
     return {
         **pair,
         "sizes": sizes,
@@ -98,12 +101,21 @@ def _pair(first: Compared, other: Compared) -> dict[str, Any]:
     }
 
 
-def _overlap(a: Geometry, b: Geometry, end: str, count: int) -> dict[str, float]:
+def _sizes(a: Geometry, b: Geometry, end: str) -> set[int]:
+    """The sizes of an end that the eigenvalues of both define, at `SIZES` or next to them."""
+    cuts = (a.directions().cuts(end) & b.directions().cuts(end)).nonzero()[:, 0] + 1
+    places = torch.searchsorted(cuts, torch.tensor(SIZES))
+    return {k for k in cuts[places[places < len(cuts)]].tolist() if k <= max(1, a.dimension // 2)}
+
+
+def _overlap(a: Geometry, b: Geometry, end: str, count: int) -> dict[str, float | None]:
     """The principal angles between the `count` most avoided, or preferred, directions of each.
 
     `shared` is the mean of their squared cosines: 1 if the subspaces are the same, `count / D` for
-    random ones.
+    random ones. Nothing is known of ends that are cut between equal eigenvalues.
     """
+    if not all(g.directions().cuts(end)[count - 1] for g in (a, b)):
+        return dict.fromkeys(("shared", "largest", "median"))
     rows = (getattr(g.directions(), end)(count).reshape(count, -1) for g in (a, b))
     first, second = rows
     cosines = torch.linalg.svdvals(first @ second.T).clamp(max=1)

@@ -26,7 +26,7 @@ CURVES = {
 }
 
 
-def ends_section(geometry: Geometry, id: str, *, command: str | None = None) -> Section:
+def ends_section(geometry: Geometry, id: str, name: str, *, command: str | None = None) -> Section:
     """What a page says of a geometry of which only the ends are known."""
     sides = SIDES if has_ends(geometry) else ()
     maps = [name for name in MAPS if has_transform(name, geometry.shape[1:])]
@@ -43,7 +43,7 @@ def ends_section(geometry: Geometry, id: str, *, command: str | None = None) -> 
         provenance=facts(provenance_rows(geometry)),
     )
     data = {
-        "title": geometry.label,
+        "title": name,
         "ends": {side: _end(geometry, side) for side in sides},
         "curves": {
             "frequency": curve_data(frequency_profile(geometry)),
@@ -51,7 +51,7 @@ def ends_section(geometry: Geometry, id: str, *, command: str | None = None) -> 
         },
         "maps": [_map(geometry, name) for name in maps],
     }
-    return Section("ends", id, geometry.label, html, data)
+    return Section("ends", id, name, html, data)
 
 
 def curve_data(profile: Profile) -> dict[str, Any]:

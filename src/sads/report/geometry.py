@@ -26,6 +26,7 @@ MAX_BASES = 4096  # coordinates up to which energies in bases are computed
 def geometry_section(
     geometry: Geometry,
     id: str,
+    name: str,
     *,
     command: str | None = None,
     max_directions: int | None = None,
@@ -33,6 +34,7 @@ def geometry_section(
     """What a page says of one geometry.
 
     Args:
+        name: that tells it from the others on the page.
         command: that made it, if it is known.
         max_directions: how many have pictures, spread over all ranks with more at the ends.
     """
@@ -52,18 +54,18 @@ def geometry_section(
         provenance=facts(provenance_rows(geometry)),
     )
     data = {
+        "title": name,
         **spectrum_data(geometry),
         **vector_data(geometry, max_directions),
         "bases": [basis_data(name, found) for name, found in energies.items()],
     }
-    return Section("geometry", id, geometry.label, html, data)
+    return Section("geometry", id, name, html, data)
 
 
 def spectrum_data(geometry: Geometry) -> dict[str, Any]:
     """Eigenvalues and their certificate, in descending order; an unknown error is null."""
     directions = geometry.directions()
     return {
-        "title": geometry.label,
         "shape": geometry.shape,
         "values": directions.values,
         "valueErrors": directions.value_errors,

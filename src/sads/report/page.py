@@ -21,7 +21,6 @@ import jinja2
 from markupsafe import Markup
 
 import sads
-from sads.arguments import as_path
 from sads.errors import ReportError, printable
 from sads.files import plain, replacing
 from sads.markup import text
@@ -93,16 +92,14 @@ def make_page(title: str, sections: Sequence[Section]) -> str:
     )
 
 
-def write_page(page: str, path: str | os.PathLike[str], shrink: str = "") -> Path:
-    """Write a report to a file that is not there yet; `shrink` says how to make it smaller."""
-    path = as_path(path)
+def write_page(page: str, path: Path, shrink: str = "") -> Path:
+    """Write a report to a file; `shrink` says how to make it smaller."""
     content = page.encode()
     if len(content) > LARGEST:
         raise ReportError(
             f"the report would have {len(content) / 1e6:.0f} MB, more than {LARGEST / 1e6:.0f}, "
             f"which browsers open slowly if at all; {shrink or 'give fewer sources'}"
         )
-    check_new(path)
     with replacing(path) as temporary:
         temporary.write_bytes(content)
     return path

@@ -8,15 +8,17 @@ from typing import Any
 
 from markupsafe import Markup
 
-from sads.errors import ReportError, printable
+from sads.errors import ReportError, StoreError
+from sads.estimates import Estimate
 from sads.experiments.archive import Archive
-from sads.experiments.page import Summary, describe_claim, format_p, show_cell
-from sads.experiments.preregistration import describe_commit
+from sads.experiments.page import Summary, describe_claim, format_p, read_cell
+from sads.experiments.preregistration import describe_commit, registered_claims
 from sads.experiments.records import Record
 from sads.experiments.verdict import CONTRADICTED, INCONCLUSIVE, LEVEL, NOT_TESTED, SUPPORTED
-from sads.markup import element, text
+from sads.markup import element
 from sads.report.images import picture_url
 from sads.report.page import Section, render
+from sads.tables import format_value
 
 VERDICTS = (SUPPORTED, CONTRADICTED, INCONCLUSIVE, NOT_TESTED)
 CELL_TITLES = ("cell", "state", "SW2", "MSW2", "loss at the end", "alpha", "seconds", "hash")
@@ -33,16 +35,16 @@ class PaperSource:
 
 def find_summaries(folder: Path) -> tuple[Summary, ...]:
     """The figures in a folder, in the order of their names; `ReportError` if one is damaged."""
+    ours = {claim.figure for claim in registered_claims()}
     found = []
     for path in folder.glob("*.json"):
-        summary = Summary.load(path)
-        if summary is not None and f"{summary.figure}.json" == path.name:
-            found.append(summary)
-        elif path.stem.removeprefix("fig").isdigit():
-            raise ReportError(
-                f"{printable(path)} is damaged or another program's; make the figure again with "
-                f"sads reproduce {path.stem}"
-            )
+        try:
+            summary = Summary.load(folder, path.stem)
+        except StoreError as error:
+            if path.stem in ours:  # other files may hold anything
+                raise ReportError(str(error)) from error
+            continue
+        found += [] if summary is None else [summary]
     return tuple(sorted(found, key=lambda summary: (len(summary.figure), summary.figure)))
 
 
@@ -76,7 +78,7 @@ def paper_section(source: PaperSource, id: str) -> Section:
             },
             "table": sortable(
                 list(summary.columns.values()),
-                ([show_cell(row.get(name)) for name in summary.columns] for row in summary.table),
+                ([read_cell(row.get(name)) for name in summary.columns] for row in summary.table),
             ),
             "cells": cell_table(known[hash] for hash in summary.cells if hash in known),
             "num_cells": sum(hash in known for hash in summary.cells),
@@ -109,21 +111,17 @@ def cell_table(records: Iterable[Record]) -> Markup:
         (
             [
                 record.cell.label,
-                record.last.state or "",
-                "" if record.last.distance is None else str(record.last.distance.sw2),
-                number(record.last.msw2),
-                number(record.losses[-1]),
-                str(record.facts.alpha),
-                f"{record.seconds:.0f}",
+                record.last.state,
+                None if record.last.distance is None else record.last.distance.sw2,
+                record.last.msw2,
+                record.losses[-1],
+                record.facts.alpha,
+                round(record.seconds),
                 record.cell.hash,
             ]
             for record in sorted(records, key=lambda record: record.cell.label)
         ),
     )
-
-
-def number(value: float) -> str:
-    return f"{value:.4g}" if math.isfinite(value) else ""
 
 
 def sortable(titles: Iterable[str], rows: Iterable[list[Any]]) -> Markup:
@@ -132,10 +130,22 @@ def sortable(titles: Iterable[str], rows: Iterable[list[Any]]) -> Markup:
         element("th", element("button", title or "name", type="button"), scope="col")
         for title in titles
     )
-    lines = [element("tr", *(element("td", text(cell)) for cell in row)) for row in rows]
+    lines = [element("tr", *map(_cell, row)) for row in rows]
     return element(
         "table",
         element("thead", element("tr", *buttons)),
         element("tbody", *lines),
         class_="rows sortable",
     )
+
+
+def _cell(value: object) -> Markup:
+    """A cell: a number is shown to four digits, and kept whole to be sorted by and saved."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return element("td", value if isinstance(value, Markup) else format_value(value))
+    if not math.isfinite(value):
+        return element("td")
+    if not isinstance(value, Estimate):
+        return element("td", format_value(value), data_value=value)
+    error = value.error if math.isfinite(value.error) else None
+    return element("td", value, data_value=value.value, data_error=error)

@@ -6,7 +6,7 @@ from typing import Any
 
 from sads.experiments.ranking import Ranking
 from sads.report.page import Section, render
-from sads.report.paper import number, sortable
+from sads.report.paper import sortable
 
 
 @dataclass(frozen=True)
@@ -24,12 +24,12 @@ def ranking_section(source: RankingSource, id: str) -> Section:
     names = list(dict.fromkeys(name for c in ranking.candidates for name in c.facts))
     rows = [
         [
-            "" if candidate.place is None else candidate.place,
+            candidate.place,
             candidate.family,
             candidate.rotation,
             candidate.practice,
             *(
-                number(candidate.facts[name].of(ranking.outcome)) if name in candidate.facts else ""
+                candidate.facts[name].of(ranking.outcome) if name in candidate.facts else None
                 for name in names
             ),
         ]

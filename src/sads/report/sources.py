@@ -21,7 +21,7 @@ from sads.errors import ReportError, SadsError, printable
 from sads.estimates import Estimate
 from sads.experiments.archive import RECORDS
 from sads.families import Description
-from sads.from_json import decode_known
+from sads.from_json import decode_known, infinite_again
 from sads.geometry.result import FORMAT as GEOMETRY
 from sads.geometry.result import Geometry, load_geometry
 from sads.report.alignment import AlignmentSource
@@ -133,8 +133,8 @@ def _read_alignment(folder: Path) -> AlignmentSource:
             portrait = load_portrait(folder / "alignment.safetensors")
         family = decode_known(Description, said.geometry.get("family", {}))
     return AlignmentSource(
-        alignment=said.alignment,
-        tenths=said.tenths,
+        alignment=infinite_again(said.alignment),
+        tenths=infinite_again(said.tenths),
         command=said.command,
         data=str(said.data.get("statement", "")),
         geometry=family.name if portrait is None else portrait.geometry,

@@ -8,6 +8,7 @@ import numpy as np
 from markupsafe import Markup
 from torch import Tensor
 
+from sads.errors import counted
 from sads.estimates import Estimate
 from sads.markup import facts, table
 from sads.pipeline import Evaluation
@@ -112,7 +113,7 @@ def denoising_rows(evaluation: Evaluation | None) -> dict[str, object]:
         return {}
     return {
         "loss": wrong.loss,
-        f"along the data ({wrong.num_along} components)": wrong.along,
+        f"along the data ({counted(wrong.num_along, 'component')})": wrong.along,
         "off the data": wrong.off,
         "best linear prediction": f"{wrong.linear:.4g}",
     }
@@ -131,7 +132,7 @@ def run_rows(run: RunFacts) -> dict[str, object]:
         "batch size": options.get("batch_size"),
         "learning rate": options.get("learning_rate"),
         "seed": options.get("seed"),
-        f"loss (last {run.loss_updates or 0:,} updates)": run.loss,
+        f"loss (last {counted(run.loss_updates or 0, 'update')})": run.loss,
         "seconds": run.seconds,
         "layers": run.layers,
         "status": run.status,

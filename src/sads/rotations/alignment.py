@@ -34,10 +34,11 @@ from torch import Tensor
 from sads.arguments import check_type
 from sads.checked import checked
 from sads.environment import check_memory, gigabytes, used_memory, versions
-from sads.errors import InvalidArgumentError, UndefinedGeometryError
-from sads.estimates import Estimate, Estimates, error_text
+from sads.errors import UndefinedGeometryError
+from sads.estimates import Estimate, Estimates, format_error
 from sads.files import tensor_digest
 from sads.geometry.eigenbasis import EQUAL
+from sads.geometry.matrixfree.geometry import MatrixFree
 from sads.geometry.result import Geometry
 from sads.markup import card, facts
 from sads.rotations.kinds import Kind, Middle, random_axes
@@ -46,9 +47,9 @@ from sads.rotations.rotation import (
     Rotation,
     RotationProvenance,
     chunks,
-    flatten,
     working_type,
 )
+from sads.samples import as_samples, check_values
 from sads.seeds import torch_stream
 
 NUM_PARTS = 10  # of the directions, for the shares of energy
@@ -109,8 +110,8 @@ class Alignment:
         return {
             "samples": f"{self.num_samples:,}",
             "alpha": str(self.alpha),
-            "  from the data": error_text(self.data_error),
-            "  from the geometry": error_text(self.geometry_error),
+            "  from the data": f"± {format_error(self.data_error)}",
+            "  from the geometry": f"± {format_error(self.geometry_error)}",
             **self._extremes(),
         }
 
@@ -128,7 +129,7 @@ class Alignment:
     def _share(self) -> str:
         if math.isnan(self.share):
             return "none: all rotations are alike"
-        return f"{self.share.value:.3%} {error_text(self.share.error, '.2%')}"
+        return f"{self.share.value:.3%} ± {format_error(self.share.error, '.2%')}"
 
 
 @dataclass(frozen=True, eq=False)
@@ -259,8 +260,14 @@ class Pairing:
         alpha, data_error, geometry_error = self._measured_alpha()
         norms = torch.cat([c.square().sum(dim=1) for c in chunks(self.rows)])
         unknown = Estimate(math.nan, math.inf)
+        moments = self.geometry.moments
+        assert isinstance(moments, MatrixFree)
+        values = moments.basis_energies("canonical").mean(dim=1)  # (K,) tr(G_k) / D
         mean_value = self.geometry.trace / self.geometry.dimension
-        random_error = mean_value * float(_sample_errors(norms[:, None]))
+        random_error = math.hypot(
+            mean_value * float(_sample_errors(norms[:, None])),
+            float(norms.mean() * self.geometry.batch_errors(values[:, None])),
+        )
         return Alignment(
             alpha=Estimate(alpha, math.hypot(data_error, geometry_error)),
             minimum=unknown,
@@ -475,13 +482,12 @@ def inner_products(geometry: Geometry, moments: Sequence[Tensor]) -> Tensor:
     return torch.stack([torch.stack([(f * m).sum() for m in moments]) for f in geometry.factors])
 
 
-def as_rows(geometry: Geometry, x: Tensor) -> Tensor:
+def as_rows(geometry: Geometry, x: Tensor, what: str = "the data") -> Tensor:
     """Data or directions, (N, *shape) or (N, D), as (N, D) and checked against a geometry."""
     check_defined(geometry)
-    rows = flatten(x, geometry.shape, geometry.dimension)
-    if not all(c.isfinite().all() for c in chunks(rows, rows.dtype)):
-        raise InvalidArgumentError("the data hold NaN or infinity; remove or mend those samples")
-    return rows
+    x = as_samples(x, what, geometry.shape, flat=True)
+    check_values(x, what)
+    return x.flatten(1)
 
 
 def check_defined(geometry: Geometry) -> None:

@@ -11,18 +11,17 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
-from safetensors.torch import save_file
 from torch import Tensor
 
 from sads.arguments import as_path
 from sads.errors import AlignmentFileError
 from sads.estimates import Estimate, Estimates
 from sads.files import opening, plain, replacing
-from sads.from_json import decode, decode_as
+from sads.from_json import decode, decode_as, infinite_again
 from sads.geometry.lift import MAX_DIMENSION
 from sads.rotations.alignment import NUM_PARTS, Alignment, DataSpectrum, Pairing
 from sads.shapes import checked_shape
-from sads.tensorfile import TensorFile
+from sads.tensorfile import TensorFile, write_tensors
 from sads.untrusted import parse_json
 
 FORMAT = "sads-alignment"
@@ -82,7 +81,7 @@ class Portrait:
             "alphas": json.dumps(plain(self.alphas)),
         }
         with replacing(path) as temporary:
-            save_file({k: v.contiguous() for k, v in tensors.items()}, temporary, metadata)
+            write_tensors(temporary, tensors, metadata)
         return path
 
 
@@ -103,7 +102,7 @@ def load_portrait(path: str | os.PathLike[str]) -> Portrait:
             name=file.metadata["name"],
             geometry=file.metadata["geometry"],
             shape=shape,
-            alignment=decode(Alignment, parse_json(file.metadata["alignment"])),
+            alignment=infinite_again(decode(Alignment, parse_json(file.metadata["alignment"]))),
             spectrum=DataSpectrum(
                 values=_numbers(file, "values", size),
                 energies=_numbers(file, "energies", size),
@@ -112,7 +111,7 @@ def load_portrait(path: str | os.PathLike[str]) -> Portrait:
                 ),
             ),
             data_values=_numbers(file, "data_values", size),
-            alphas=alphas,
+            alphas=infinite_again(alphas),
             examples=examples,
         )
 

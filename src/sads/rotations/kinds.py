@@ -25,9 +25,11 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from sads.arguments import check_number, check_seed, shown
 from sads.errors import InvalidArgumentError
+from sads.seeds import user_stream
 
-MAX_SEED = 1 << 63  # of PyTorch's generator
+PLAIN = ("min", "max", "identity")  # kinds without a number
 KINDS = "min, max, identity, random:SEED, share:S or partial:F with S and F from 0 to 1"
 
 
@@ -37,6 +39,18 @@ class Kind:
 
     name: str
     number: float = 0.0
+
+    def __post_init__(self) -> None:
+        if self.name == "random":
+            check_seed(self.number)
+        elif self.name in ("share", "partial"):
+            check_number(f"the number of {self.name!r}", self.number)
+            if not 0 <= self.number <= 1:
+                raise InvalidArgumentError(
+                    f"the number of {self.name!r} is from 0 to 1, got {shown(self.number)}"
+                )
+        elif self.name not in PLAIN or self.number != 0:
+            raise InvalidArgumentError(f"unknown rotation {shown(self.name)}; choose {KINDS}")
 
     @classmethod
     def parse(cls, text: "str | Kind") -> "Kind":
@@ -48,19 +62,20 @@ class Kind:
         if isinstance(text, Kind):
             return text
         name, colon, argument = str(text).partition(":")
+        reason = ""
         try:
-            if not colon and name in ("min", "max", "identity"):
+            if colon and name in ("random", "share", "partial"):
+                return cls(name, int(argument) if name == "random" else float(argument))
+            if not colon and name in PLAIN:
                 return cls(name)
-            if name == "random" and 0 <= int(argument) < MAX_SEED:
-                return cls(name, int(argument))
-            if name in ("share", "partial") and 0 <= float(argument) <= 1:
-                return cls(name, float(argument))
-        except ValueError:
+        except InvalidArgumentError as error:
+            reason = f" ({error})"
+        except ValueError:  # of a text that is no number
             pass
-        raise InvalidArgumentError(f"unknown rotation {text!r}; choose {KINDS}")
+        raise InvalidArgumentError(f"unknown rotation {shown(text)}{reason}; choose {KINDS}")
 
     def __str__(self) -> str:
-        if self.name in ("min", "max", "identity"):
+        if self.name in PLAIN:
             return self.name
         return f"{self.name}:{int(self.number) if self.number % 1 == 0 else self.number}"
 
@@ -112,7 +127,7 @@ class Middle:
 
 def random_axes(dimension: int, seed: int) -> Tensor:
     """An orthogonal matrix from Haar measure: the QR of a Gaussian one, with `R`'s signs fixed."""
-    generator = torch.Generator().manual_seed(seed)
+    generator = user_stream(seed)
     gaussian = torch.randn(dimension, dimension, generator=generator, dtype=torch.float64)
     q, r = torch.linalg.qr(gaussian)
     return q * r.diagonal().sign()

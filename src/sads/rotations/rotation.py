@@ -14,10 +14,9 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors.torch import save_file
 from torch import Tensor
 
-from sads.arguments import as_path, as_tensor, check_type
+from sads.arguments import as_path, check_type
 from sads.checked import checked
 from sads.errors import InvalidArgumentError, RotationFileError
 from sads.estimates import Estimate
@@ -25,8 +24,9 @@ from sads.files import opening, plain, replacing
 from sads.from_json import decode_as, decode_known
 from sads.geometry.lift import Lift
 from sads.rotations.kinds import Kind, Middle
-from sads.shapes import checked_shape, format_shape
-from sads.tensorfile import TensorFile
+from sads.samples import as_samples, check_floating
+from sads.shapes import checked_shape
+from sads.tensorfile import TensorFile, write_tensors
 from sads.untrusted import parse_json
 
 FORMAT = "sads-rotation"
@@ -112,12 +112,13 @@ class Rotation:
             "provenance": json.dumps(plain(self.provenance)),
         }
         with replacing(path) as temporary:
-            save_file({k: v.contiguous() for k, v in tensors.items()}, temporary, metadata)
+            write_tensors(temporary, tensors, metadata)
         return path
 
     def _map(self, x: Tensor, out: Tensor | None, rotate: Callable[[Tensor], Tensor]) -> Tensor:
-        x = as_tensor(x, "the data")
-        rows = flatten(x, self.shape, self._lift.dimension)
+        x = as_samples(x, "the data", self.shape, flat=True)
+        check_floating(x, "the data")
+        rows = x.reshape(len(x), self._lift.dimension)
         if out is not None:
             check_type(out, Tensor, "out", "leave it out, or give x itself")
         result = torch.empty_like(x, memory_format=torch.contiguous_format) if out is None else out
@@ -126,7 +127,7 @@ class Rotation:
                 f"out has shape {tuple(result.shape)}, expected a contiguous tensor of "
                 f"{tuple(x.shape)}: leave it out, or give x itself"
             )
-        rotated = result.view(len(x), -1)
+        rotated = result.view(rows.shape)
         start = 0
         for chunk in chunks(rows, working_type(rows)):
             rotated[start : start + len(chunk)] = rotate(chunk).to(result)
@@ -189,21 +190,6 @@ def _read_axes(file: TensorFile, name: str, size: int) -> Tensor:
     if not all(torch.allclose(q.T @ (q @ v), v, rtol=0, atol=1e-6) for q in (axes, axes.T)):
         raise ValueError(f"its {name} are not orthogonal")
     return axes
-
-
-def flatten(x: Tensor, shape: tuple[int, ...], dimension: int) -> Tensor:
-    """(N, *shape) or (N, D) as (N, D), or one line that says what does not fit."""
-    x = as_tensor(x, "the data")
-    if x.ndim < 2 or len(x) == 0 or x[0].numel() != dimension:
-        raise InvalidArgumentError(
-            f"data have shape {tuple(x.shape)}, the geometry is of {format_shape(shape)}: "
-            f"give samples of {dimension} numbers, (N, {', '.join(map(str, shape))})"
-        )
-    if not x.is_floating_point():
-        raise InvalidArgumentError(
-            f"data are of type {x.dtype}, expected floating point: scale images to [-1, 1]"
-        )
-    return x.reshape(len(x), dimension)
 
 
 def working_type(rows: Tensor) -> torch.dtype:

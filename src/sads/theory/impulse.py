@@ -28,7 +28,7 @@ from sads.geometry.memory import check_evaluation
 from sads.geometry.plan import check_network
 from sads.networks.layers import CONVOLUTIONS
 from sads.scales import moderate_rows
-from sads.seeds import seed_torch
+from sads.seeds import all_bits, seeded
 
 ANY_CONVOLUTION = tuple(CONVOLUTIONS.values())
 
@@ -129,9 +129,9 @@ def impulse_response(
     check_evaluation(family, dtype=impulse.dtype)
     source = symmetric_family(family) if symmetric else family
     responses = []
-    with torch.random.fork_rng(devices=[]), torch.no_grad():
+    with seeded(all_bits(seed)), torch.no_grad():
         check_network(source, source.build())
-        seed_torch(seed)
+    with seeded(all_bits(seed)), torch.no_grad():
         for _ in range(num_networks):
             network = source.build().double()
             responses.append(source.score(network, impulse[None], torch.tensor([level]))[0])

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from sads.arguments import check_count
 from sads.checked import checked
 from sads.families import ScoreFamily, family
-from sads.seeds import seed_torch
+from sads.seeds import all_bits, seeded
 
 
 @checked
@@ -60,7 +60,6 @@ def landscape_family(angle: float = 30.0, ratio: float = 0.25) -> ScoreFamily:
 
 
 def draw_landscapes(score_family: ScoreFamily, count: int, seed: int) -> list[Landscape]:
-    with torch.random.fork_rng(devices=[]):
-        seed_torch(seed)
+    with seeded(all_bits(seed)):
         networks = [score_family.build() for _ in range(count)]
     return [network for network in networks if isinstance(network, Landscape)]

@@ -9,7 +9,7 @@ from sads.errors import InvalidArgumentError
 from sads.scales import moderate_rows
 
 MOST_COLUMNS = 30_000  # of a dense matrix: 7 GB
-LEAST_SIGMA, MOST_SIGMA = 1e-50, 1e50  # beyond which its fourth power is 0 or infinite
+SMALLEST, LARGEST = 1e-50, 1e50  # beyond which its fourth power is 0 or infinite
 
 
 def unit(v: Tensor) -> Tensor:
@@ -69,8 +69,7 @@ def check_variance(variance: float) -> None:
 
 
 def check_sigma(sigma: float) -> None:
-    if not LEAST_SIGMA < sigma < MOST_SIGMA:
+    if not SMALLEST < sigma < LARGEST:
         raise InvalidArgumentError(
-            f"the noise level sigma must be positive ({LEAST_SIGMA:g} to {MOST_SIGMA:g}), got "
-            f"{sigma:g}"
+            f"the noise level sigma must be positive ({SMALLEST:g} to {LARGEST:g}), got {sigma:g}"
         )

@@ -43,6 +43,7 @@ from sads.arguments import check_count, shown
 from sads.checked import checked
 from sads.environment import check_memory, check_samples, gigabytes, used_memory
 from sads.errors import InvalidArgumentError
+from sads.seeds import user_stream
 from sads.theory.lemmas import MOST_COLUMNS, check_sigma, check_variance, optimal_score, unit
 from sads.threads import pinned_threads
 
@@ -272,7 +273,7 @@ class LinearDSM:
             raise InvalidArgumentError(f"a spread needs at least 2 runs, got {num_runs}")
         state = self.phi.shape[1] * self.dimension + 3 * batch_size * self.dimension + len(steps)
         check_samples(num_runs, state, 6)  # a run is a sample in float64, and work on it
-        generator = torch.Generator().manual_seed(seed)
+        generator = user_stream(seed)
 
         def normal(*size: int) -> Tensor:
             return torch.randn(*size, generator=generator, dtype=torch.float64)
@@ -335,7 +336,7 @@ def conditioning(eigenvalues: Sequence[float], seed: int | None = None) -> Tenso
         )
     if seed is None:
         return values.sqrt().diag()
-    generator = torch.Generator().manual_seed(seed)
+    generator = user_stream(seed)
     normal = torch.randn(len(values), len(values), generator=generator, dtype=torch.float64)
     return torch.linalg.qr(normal).Q * values.sqrt()
 

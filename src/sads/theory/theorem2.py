@@ -4,9 +4,9 @@
 
 for data with second moment `C = V diag(s) V^T` in a geometry `G = U diag(lambda) U^T`. `P` is
 doubly stochastic, so alpha is largest and smallest at permutations (Birkhoff), and of these where
-`lambda` and `s` are in the same and in opposite order (rearrangement). Data, errors and the
-rotations themselves are `sads.alignment` and `sads.rotation`; here the theorem stands on its own,
-beside random rotations that try to break it.
+`lambda` and `s` are in the same and in opposite order (rearrangement). The rotations themselves,
+for data and with errors, are in `rotations/alignment.py` (`sads.alignment`, `sads.rotation`); here
+the theorem stands on its own, beside random rotations that try to break it.
 """
 
 from dataclasses import dataclass

@@ -13,12 +13,13 @@ from sads.cli.options import (
     NetworkOptions,
     Networks,
     NewFolder,
+    Resize,
     Seed,
     Shape,
     ValueRange,
 )
 from sads.cli.printing import print_table
-from sads.cli.reading import read_geometry
+from sads.cli.reading import read_geometry, read_geometry_or_family
 from sads.cli.theory.output import (
     Images,
     Source,
@@ -66,12 +67,14 @@ class TrainedLoss(Row):
 
     rotation: str
     networks: int
+    updates: int
     loss: Estimate = titled("training loss")
 
 
 def run(
     geometry: Source = "iddpm",
     images: Images = None,
+    resize: Resize = False,
     value_range: ValueRange = None,
     layout: Layout = None,
     shape: Shape = None,
@@ -95,11 +98,11 @@ def run(
 
     In closed form: the minimising rotation is best and the maximising one worst at every step
     and every noise level, as `docs/theory.md` proves. Trained networks need not follow it: with
-    `--records` the losses of those that a folder has of the same data stand beside.
+    `--records` the losses of those stand beside that a folder has of the same network and data.
     """
     from sads.plots.descent import TrainedCurve, plot_descent
 
-    check_images(images, value_range, layout)
+    check_images(images)
     levels = _read_levels(sigmas)
     if not 0 < speed <= 1:
         raise InvalidArgumentError(
@@ -107,12 +110,15 @@ def run(
         )
     known = None if records is None else _read_archive(records)
     folder = new_folder(out, "descent", files_of("descent"))
+    trained = {}
+    if known is not None:  # refused before anything is estimated
+        network = read_geometry_or_family(geometry, shape, option)
+        trained = _trained(known, images or "digits", network)
     result = read_geometry(geometry, shape, option, networks, seed, as_json)
-    both, _, name = pair_with_images(result, images, seed, value_range, layout)
+    both, _, name = pair_with_images(result, images, seed, resize, value_range, layout)
     times = sorted({0, *(round(steps ** (k / 60)) for k in range(61))})
     curves = {s: _curves(both, s, speed, times, rotations, seed) for s in levels}
     family = result.provenance.family.get("name", "unnamed")
-    trained = {} if known is None else _trained(known, images or "digits", result.shape)
     shown = {
         kind: TrainedCurve(found.updates, found.means, found.num_models)
         for kind, found in trained.items()
@@ -144,7 +150,8 @@ def run(
     }
     show_result(folder, "descent", picture, summary, table, as_json)
     if trained and not as_json:
-        print_table([TrainedLoss(k, f.num_models, f.last) for k, f in trained.items()])
+        best_first = sorted(trained.items(), key=lambda found: found[1].last)
+        print_table([TrainedLoss(k, f.num_models, f.num_updates, f.last) for k, f in best_first])
 
 
 def _read_archive(folder: Path) -> "Archive":
@@ -157,18 +164,33 @@ def _read_archive(folder: Path) -> "Archive":
     return Archive.read(folder)
 
 
-def _trained(archive: "Archive", images: str, shape: tuple[int, ...]) -> "dict[str, TrainedLosses]":
-    """The losses of networks that were trained on data of a name: `mnist_10k.npz` are `mnist`."""
-    from sads.experiments.records import losses_by_rotation
+def _trained(
+    archive: "Archive", images: str, network: "sads.Geometry | sads.ScoreFamily"
+) -> "dict[str, TrainedLosses]":
+    """The losses of such networks as were trained on data: `mnist_10k.npz` are `mnist`."""
+    import sads
+    from sads.experiments.records import losses_by_rotation, trained_families
+    from sads.families import is_same_network
 
     name = Path(images.partition(":")[0]).stem.partition("_")[0]
-    found = losses_by_rotation(archive.records.values(), name, shape)
-    if not found:
+    families = trained_families(archive.records.values(), name, network.shape)
+    if not families:
         raise InvalidArgumentError(
             f"{printable(archive.folder)} has no networks that were trained on {name!r} of "
-            f"{format_shape(shape)} as in the paper; leave --records out, or give another folder"
+            f"{format_shape(network.shape)} as in the paper; leave --records out, or give another "
+            "folder"
         )
-    return found
+    if isinstance(network, sads.Geometry):
+        said = network.provenance.family
+    else:
+        said = network.describe()
+    for family, records in families.items():
+        if is_same_network(said, family.build().describe()):
+            return losses_by_rotation(records)
+    raise InvalidArgumentError(
+        f"{printable(archive.folder)} has no {printable(said.get('name'))} of these options that "
+        f"was trained on {name!r}; it has those of: {'; '.join(f.arguments for f in families)}"
+    )
 
 
 def _curves(
@@ -198,10 +220,10 @@ def _summary(found: "DescentCurves") -> dict[str, object]:
 
 
 def _read_levels(text: str) -> list[float]:
-    from sads.theory.lemmas import LEAST_SIGMA, MOST_SIGMA
+    from sads.theory.lemmas import LARGEST, SMALLEST
 
-    limits = f"numbers above 0 ({LEAST_SIGMA:g} to {MOST_SIGMA:g}), such as 0.1,1"
+    limits = f"numbers above 0 ({SMALLEST:g} to {LARGEST:g}), such as 0.1,1"
     levels = read_numbers(text, "are no noise levels", limits)
-    if not all(LEAST_SIGMA < level < MOST_SIGMA for level in levels):
+    if not all(SMALLEST < level < LARGEST for level in levels):
         raise InvalidArgumentError(f"{text!r} are no noise levels; write {limits}")
     return levels

@@ -8,6 +8,7 @@ import typer
 
 import sads
 from sads.cli.folders import finish
+from sads.cli.given_options import refuse_given
 from sads.cli.printing import print_table, print_written
 from sads.cli.reading import read_dataset
 from sads.errors import InvalidArgumentError
@@ -29,27 +30,32 @@ Images = Annotated[
 ]
 
 
-def check_images(images: str | None, value_range: str | None, layout: str | None) -> None:
+def check_images(images: str | None) -> None:
     """How images are read says nothing without any; checked before anything takes time."""
-    if images is None and (value_range is not None or layout is not None):
-        raise InvalidArgumentError(
-            "--value-range and --layout say how --images are read; give them together"
-        )
+    if images is None:
+        refuse_given("how --images are read, and none are given", "value_range", "layout", "resize")
 
 
 def pair_with_images(
     geometry: "sads.Geometry",
     images: str | None,
     seed: int,
-    value_range: str | None = None,
-    layout: str | None = None,
+    resize: bool,
+    value_range: str | None,
+    layout: str | None,
 ) -> "tuple[sads.Pairing, Tensor, str]":
     """A geometry paired with `--images`, these images, and what to call them."""
     from sads.rotations.alignment import check_defined
 
     check_defined(geometry)  # before data are read
     data = read_dataset(
-        images or "digits", geometry.shape, None, seed, images is None, value_range, layout
+        images or "digits",
+        geometry.shape,
+        None,
+        seed,
+        images is None or resize,
+        value_range,
+        layout,
     )
     name = "digits" if images is None else Path(images.partition(":")[0]).stem
     return sads.pair(geometry, data.samples), data.samples, name

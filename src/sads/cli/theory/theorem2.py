@@ -11,6 +11,7 @@ from sads.cli.options import (
     NetworkOptions,
     Networks,
     NewFolder,
+    Resize,
     Seed,
     Shape,
     ValueRange,
@@ -36,6 +37,7 @@ EXAMPLES = (
 def run(
     geometry: Source = "iddpm",
     images: Images = None,
+    resize: Resize = False,
     value_range: ValueRange = None,
     layout: Layout = None,
     shape: Shape = None,
@@ -53,12 +55,12 @@ def run(
     from sads.plots.theorem2 import plot_theorem2
     from sads.theory.theorem2 import try_rotations
 
-    check_images(images, value_range, layout)
+    check_images(images)
     rotation_files = {kind: f"rotation-{kind}.safetensors" for kind in ("min", "max") if save}
     written = [*files_of("theorem2"), *rotation_files.values()]
     folder = new_folder(out, "theorem2", written)
     result = read_geometry(geometry, shape, option, networks, seed, as_json)
-    both, x, name = pair_with_images(result, images, seed, value_range, layout)
+    both, x, name = pair_with_images(result, images, seed, resize, value_range, layout)
     report = both.alignment()
     tried = try_rotations(both.spectrum().values, both.data_values, rotations, seed)
     extreme = {kind: both.rotation(kind) for kind in ("min", "identity", "max")}

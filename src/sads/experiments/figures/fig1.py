@@ -29,6 +29,7 @@ from sads.experiments.verdict import (
     judge,
     paired_difference,
     sign_flip_test,
+    until_finished,
 )
 from sads.geometry.result import Geometry
 from sads.table1 import SPHERE, Sampling, Training
@@ -111,7 +112,8 @@ def draw_panel(context: Context, panel: str) -> Outcome:
     notes = note_cells(done.values(), len(chosen), context.layers, panel)
     notes += note_states(done.values(), panel)
     picture = plot_spheres(shown, rows, PANELS[panel])
-    return Outcome({panel: picture}, rows, context.tested([claim]), notes)
+    claims = context.tested([until_finished(claim, chosen, done)])
+    return Outcome({panel: picture}, rows, claims, notes)
 
 
 def coordinates(geometry: Geometry, end: str, store: Store, record: Record) -> Tensor:

@@ -4,7 +4,7 @@ Panels that end in `-common` train and sample the same networks on the same data
 v-prediction, clipped, averaged. They are made if `--only` names them.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -33,6 +33,7 @@ from sads.experiments.verdict import (
     judge,
     superiority,
     untested,
+    until_finished,
 )
 from sads.table1 import CNN, IDDPM, Sampling, Training
 from sads.tables import titled
@@ -88,7 +89,6 @@ class BasisRow(BaselineRow):
 def practice_cells(context: Context, practice: Practice) -> dict[tuple[int, str, int], Cell]:
     """The cells by seed, basis and number of the vector; those of the first seed come first."""
     chosen = COLUMNS[context.scale]
-    dimension = basis("canonical", chosen.shape).dimension
     return {
         (seed, name, index): cell_of(
             chosen,
@@ -97,10 +97,15 @@ def practice_cells(context: Context, practice: Practice) -> dict[tuple[int, str,
             layers=context.layers,
             practice=practice,
         )
-        for seed in context.seeds(chosen.num_seeds)
-        for name in _chosen_bases(context, practice)
-        for index in range(dimension)
+        for seed, name, index in _keys(context, _chosen_bases(context, practice))
     }
+
+
+def _keys(context: Context, names: Collection[str]) -> Iterator[tuple[int, str, int]]:
+    chosen = COLUMNS[context.scale]
+    dimension = basis("canonical", chosen.shape).dimension
+    seeds = context.seeds(chosen.num_seeds)
+    return ((seed, name, i) for seed in seeds for name in names for i in range(dimension))
 
 
 def _chosen_bases(context: Context, practice: Practice) -> list[str]:
@@ -108,6 +113,25 @@ def _chosen_bases(context: Context, practice: Practice) -> list[str]:
     ending = ENDINGS[practice]
     panels = context.panels([name + ending for name in BASES], on_request=ON_REQUEST)
     return [panel.removesuffix(ending) for panel in panels]
+
+
+@dataclass(frozen=True)
+class Behind:
+    """What is behind claims about some bases of a practice: all cells that were registered."""
+
+    cells: Collection[tuple[int, str, int]]
+    done: Mapping[tuple[int, str, int], Record]
+
+    @classmethod
+    def of(cls, context: Context, done: Mapping[tuple[int, str, int], Record]) -> "Behind":
+        """All bases count, whatever panels were asked for."""
+        return cls(list(_keys(context, BASES)), done)
+
+    def gate(self, bases: Collection[str]) -> str:
+        return gate([record.last for (_, name, _), record in self.done.items() if name in bases])
+
+    def tested(self, claim: Claim, bases: Collection[str]) -> Claim:
+        return until_finished(claim, [key for key in self.cells if key[1] in bases], self.done)
 
 
 def cells(context: Context) -> list[Cell]:
@@ -140,7 +164,7 @@ def draw_practice(context: Context, practice: Practice) -> Outcome:
         values,
         energies,
         chosen.shape,
-        gate([r.last for r in done.values()]),
+        Behind.of(context, done),
         "" if practice == PAPER else "common practice, ",
     )
     num_seeds = len({seed for seed, _, _ in done})
@@ -204,7 +228,7 @@ def judge_bases(
     values: Mapping[str, Array],
     energies: Mapping[str, Array],
     shape: tuple[int, ...],
-    gate: str = "",
+    behind: Behind,
     place: str = "",
 ) -> list[Claim]:
     """The paper's readings of Figure 2, and Conjecture 1 for vectors that are not eigenvectors.
@@ -212,10 +236,14 @@ def judge_bases(
     They are about vectors, over which groups and energies are permuted; values are means of seeds.
     """
 
-    def compare(text: str, names: str, first: Array, second: Array) -> Claim:
+    def compare(
+        text: str, names: str, first: Array, second: Array, bases: Collection[str]
+    ) -> Claim:
         tendency = superiority(first, second)
         evidence = f"{names} = {tendency} over pairs of vectors"
-        return judge(place + text, evidence, group_test(first, second, "vectors"), tendency, gate)
+        test = group_test(first, second, "vectors")
+        claim = judge(place + text, evidence, test, tendency, behind.gate(bases))
+        return behind.tested(claim, bases)
 
     def finite(name: str, group: str | None = None) -> Array:
         mask = slice(None) if group is None else basis(name, shape).groups()[group]
@@ -226,7 +254,7 @@ def judge_bases(
     frequencies = [name for name in FREQUENCY_BASES if name in values]
     for name in frequencies:
         text, names = f"{name}: low frequencies are modelled worse", "P(low worse) - P(high worse)"
-        claims.append(compare(text, names, finite(name, "low"), finite(name, "high")))
+        claims.append(compare(text, names, finite(name, "low"), finite(name, "high"), [name]))
     if "canonical" in values:
         claims.append(
             compare(
@@ -234,6 +262,7 @@ def judge_bases(
                 "P(inside worse) - P(border worse)",
                 finite("canonical", "inside"),
                 finite("canonical", "border"),
+                ["canonical"],
             )
         )
     local = [name for name in ("canonical", "haar") if name in values]
@@ -244,22 +273,21 @@ def judge_bases(
                 "P(frequency worse) - P(localised worse)",
                 _pool(map(finite, frequencies)),
                 _pool(map(finite, local)),
+                BASES,
             )
         )
     known = {name: np.isfinite(energies[name]) & np.isfinite(values[name]) for name in values}
     x = [energies[name][mask] for name, mask in known.items() if mask.any()]
     y = [values[name][mask] for name, mask in known.items() if mask.any()]
     correlation = correlation_over_elements(_pool(x), _pool(y))
-    claims.append(
-        judge(
-            f"{place}v^T G v, known before training, predicts MSW2 for all vectors (Conjecture 1)",
-            f"rank correlation {correlation}; permuted within each basis",
-            blocked_correlation_test(x, y, "vectors"),
-            correlation,
-            gate,
-        )
+    everywhere = judge(
+        f"{place}v^T G v, known before training, predicts MSW2 for all vectors (Conjecture 1)",
+        f"rank correlation {correlation}; permuted within each basis",
+        blocked_correlation_test(x, y, "vectors"),
+        correlation,
+        behind.gate(BASES),
     )
-    return claims
+    return [*claims, behind.tested(everywhere, BASES)]
 
 
 def _pool(parts: Iterable[Array]) -> Array:

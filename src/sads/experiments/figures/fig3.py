@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from sads.errors import counted
 from sads.estimates import Estimate, mean_estimate
 from sads.experiments.figures.figure import Context, Figure, Outcome
 from sads.experiments.spec import FamilySpec
@@ -107,7 +108,7 @@ class Impulses:
                 "impulse",
                 "response of\none network",
                 "its part that is\nodd, left to right",
-                f"root mean square\nof {self.num_networks} networks",
+                f"root mean square\nof {counted(self.num_networks, 'network')}",
                 "energy of the odd part",
             )
             for cell, title in zip(axes[0], titles, strict=True):

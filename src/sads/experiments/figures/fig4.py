@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from sads.errors import InvalidArgumentError
+from sads.errors import InvalidArgumentError, counted
 from sads.estimates import Estimate
 from sads.experiments.figures.figure import Context, Figure, Outcome
 from sads.experiments.verdict import (
@@ -176,7 +176,7 @@ class Descent:
         axes.set_title(
             f"Theorem 1 in $\\mathbb{{R}}^{{{len(self.eigenvalues)}}}$, "
             f"$\\sigma$ = {self.problems[0].sigma:g}, "
-            f"$\\eta$ = {self.learning_rate:g}, {self.num_runs} runs",
+            f"$\\eta$ = {self.learning_rate:g}, {counted(self.num_runs, 'run')}",
             fontsize=9,
         )
 

@@ -17,6 +17,7 @@ from scipy import special
 from torch import Tensor
 
 from sads import table1
+from sads.errors import counted
 from sads.estimates import Estimate, mean_estimate
 from sads.experiments.figures.figure import Context, Figure, Outcome
 from sads.experiments.verdict import (
@@ -196,7 +197,8 @@ class Landscapes:
         axes.set_ylim(0, None)
         axes.legend(frameon=False, loc="upper left")
         axes.set_title(
-            f"from the origin, {self.profiles.shape[1]} networks\n(median, 10 to 90 %)", fontsize=9
+            f"from the origin, {counted(self.profiles.shape[1], 'network')}\n(median, 10 to 90 %)",
+            fontsize=9,
         )
 
     def _draw_bound(self, axes: "Axes") -> None:
@@ -217,7 +219,8 @@ class Landscapes:
         )
         axes.set_ylim(0, 1.4 * float(bounds.max()))
         axes.legend(frameon=False, fontsize=8, loc="upper center", ncols=2)
-        axes.set_title(f"Equation 4, {self.profiles.shape[1]} other networks", fontsize=9)
+        title = f"Equation 4, {counted(self.profiles.shape[1], 'other network')}"
+        axes.set_title(title, fontsize=9)
 
 
 def compute_landscapes(
@@ -336,8 +339,8 @@ def judge_bound(bounds: Tensor, errors: Tensor, num_batches: int, steep: Tensor)
     )
     return judge(
         "the Markov bound (Equation 4) holds in every direction",
-        f"bound less frequency in {num} fresh networks, smallest of {len(bounds)} directions: "
-        f"{interval}",
+        f"bound less frequency in {counted(num, 'fresh network')}, smallest of {len(bounds)} "
+        f"directions: {interval}",
         test,
         interval,
     )

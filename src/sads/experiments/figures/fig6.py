@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from sads.data.spec import DataSpec
+from sads.errors import counted
 from sads.estimates import Estimate
 from sads.experiments.figures.figure import Context, Figure, Outcome, note_cells, smoke
 from sads.experiments.figures.states import (
@@ -34,6 +35,7 @@ from sads.experiments.verdict import (
     correlation_test,
     judge,
     paired_difference,
+    until_finished,
 )
 from sads.geometry.directions import Directions
 from sads.geometry.eigenbasis import EQUAL
@@ -161,7 +163,7 @@ def draw(context: Context) -> Outcome:
         ranks = sorted({rank for _, rank in done})
         rows = [_row(panel, rank, done, directions) for rank in ranks]
         table += rows
-        claims.append(judge_panel(panel, done, directions))
+        claims.append(until_finished(judge_panel(panel, done, directions), chosen, done))
         pictures[panel] = plot_panel(geometry, directions, rows, settings.practice)
         notes += note_cells(done.values(), len(chosen), context.layers, panel)
         notes += note_states(done.values(), panel)
@@ -272,11 +274,13 @@ def plot_panel(
         axes.set_xlim(-0.5, len(rows) - 0.5)
         show_baselines(axes, lines)
         failed = sum(row.state != f"{row.seeds} trained" for row in rows)
-        title = f"{title_of(geometry)}; {seeds} seed{'s' * (seeds > 1)}"
+        title = f"{title_of(geometry)}; {counted(seeds, 'seed')}"
         if practice != PAPER:
             title += f"; {practice}"
         if failed:
-            title += f"\nof {failed} of {len(rows)} directions not all models are trained: "
+            title += (
+                f"\nof {failed} of {counted(len(rows), 'direction')} not all models are trained: "
+            )
             title += _worst_state(rows)
         axes.set_title(title, fontsize=10)
         right = axes.twinx()

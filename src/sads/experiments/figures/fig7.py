@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from torch import Tensor
 
+from sads.errors import counted
 from sads.estimates import Estimate, mean_estimate
 from sads.experiments.figures.figure import Context, Figure, Outcome
 from sads.experiments.figures.rotated_images import (
@@ -58,7 +59,8 @@ def draw(context: Context) -> Outcome:
     claims: list[Claim] = []
     table: list[Rotated] = []
     for name in there:
-        done, seeds = finished_seeds(context, name, notes)
+        found = finished_seeds(context, name, notes)
+        done, seeds = found.done, found.seeds
         if not seeds or seeds[0] != 0:
             notes.append(f"{name}: the first seed is not finished")
             continue
@@ -66,7 +68,7 @@ def draw(context: Context) -> Outcome:
         records = {kind: [done[seed, kind] for seed in seeds] for kind in kinds}
         rows = [_row(name, kind, records[kind]) for kind in kinds]
         table += rows
-        claims += judge_digits(name, records)
+        claims += found.tested(judge_digits(name, records))
         kept = [kind for kind in PICTURED if kind in kinds]
         samples = {kind: context.store.samples(records[kind][0]) for kind in kept}
         updates = records["min"][0].cell.training.iterations
@@ -163,7 +165,7 @@ def plot_samples(
             place.set_title(text, fontsize=8.5)
         known = rows[0]
         picture.suptitle(
-            f"{name}: uncurated samples after {updates:,} updates; SW$_2$ of zeros "
+            f"{name}: uncurated samples after {counted(updates, 'update')}; SW$_2$ of zeros "
             f"{format_value(known.zeros)}, the mean {format_value(known.mean)}, real data "
             f"{format_value(known.real)}",
             fontsize=9.5,

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from sads.errors import counted
 from sads.estimates import Estimate
 from sads.experiments.figures.figure import Context, Figure, Outcome
 from sads.experiments.figures.rotated_images import (
@@ -28,6 +29,7 @@ from sads.experiments.verdict import (
     correlation_over_units,
     correlation_test,
     judge,
+    means_by_unit,
     paired_difference,
     sign_flip_test,
     within_test,
@@ -110,14 +112,15 @@ def draw(context: Context) -> Outcome:
     claims: list[Claim] = []
     table: list[Stage] = []
     for name in there:
-        done, seeds = finished_seeds(context, name, notes)
-        if not seeds:
+        found = finished_seeds(context, name, notes)
+        if not found.seeds:
             notes.append(f"{name}: no seed is finished")
             continue
-        curves = Curves.of(name, done, seeds, PANELS[context.scale][name].rotations)
+        kinds = PANELS[context.scale][name].rotations
+        curves = Curves.of(name, found.done, found.seeds, kinds)
         rows = stages(curves)
         table += rows
-        claims += judge_curves(curves)
+        claims += found.tested(judge_curves(curves))
         notes += practical_numbers(curves)
         pictures[name] = plot_against_alpha(name, rows)
         pictures[f"{name}-training"] = plot_along_training(name, rows)
@@ -148,7 +151,7 @@ def stages(curves: Curves) -> list[Stage]:
 def judge_curves(curves: Curves) -> list[Claim]:
     """The claims, from the end of training; checkpoints of a run are shown as evidence only."""
     updates = curves.updates[-1]
-    place = f"{curves.name}, {updates:,} updates"
+    place = f"{curves.name}, {counted(updates, 'update')}"
     sw2 = {kind: values[:, -1] for kind, values in curves.sw2.items()}
     better = paired_difference(sw2["identity"], sw2["min"])
     alphas = [curves.alphas[kind] for kind in curves.kinds]
@@ -196,12 +199,10 @@ def _earlier(updates: Sequence[int], number: Callable[[int], float]) -> str:
 
 def judge_control(curves: Curves, place: str) -> Claim:
     """Random rotations are a population: a rotation that all seeds share is one member of it."""
-    gains: dict[str, list[float]] = {}
-    for kind in curves.random_kinds:
-        differences = curves.sw2[kind][:, -1] - curves.sw2["min"][:, -1]
-        for text, difference in zip(curves.rotations[kind], differences, strict=True):
-            gains.setdefault(text, []).append(float(difference))
-    means = [float(np.mean(values)) for values in gains.values()]
+    least = curves.sw2["min"][:, -1]
+    drawn = [rotation for kind in curves.random_kinds for rotation in curves.rotations[kind]]
+    gains = np.concatenate([curves.sw2[kind][:, -1] - least for kind in curves.random_kinds])
+    means = means_by_unit(drawn, gains)
     difference = paired_difference(means, np.zeros(len(means)))
     return judge(
         f"{place}: it beats random rotations (our control)",
@@ -249,12 +250,13 @@ def practical_numbers(curves: Curves) -> list[str]:
     name = curves.name
     notes = []
     if not gate(curves.at(("identity", "min"), -1)):
-        notes = [f"{name}: the identity has SW2 {target:.3g} after {updates[-1]:,} updates; {text}"]
+        after = counted(updates[-1], "update")
+        notes = [f"{name}: the identity has SW2 {target:.3g} after {after}; {text}"]
     if curves.random_kinds:
         for stage, count in enumerate(updates):
             if gate(curves.at(("identity", "min", *curves.random_kinds), stage)):
                 continue
-            place = f"{name}, {count:,} updates"
+            place = f"{name}, {counted(count, 'update')}"
             if least[stage] >= identity[stage]:
                 notes.append(f"{place}: the minimising rotation gains nothing")
                 continue
@@ -292,7 +294,7 @@ def updates_to_reach(
 
 
 def _title(name: str, rows: Sequence[Stage]) -> str:
-    text = f"{name}, {rows[0].seeds} seeds"
+    text = f"{name}, {counted(rows[0].seeds, 'seed')}"
     if not any(row.failed for row in rows):
         return text
     return f"{text}; hollow: diverged or not trained"
@@ -323,7 +325,7 @@ def plot_against_alpha(name: str, rows: Sequence[Stage]) -> "Picture":
         picture, axes = subplots(figsize=(7.4, 4.2))
         for count, color in zip(updates, colors, strict=True):
             points = [row for row in rows if row.updates == count]
-            style = {"color": color, "lw": 1, "ms": 4, "label": f"{count:,} updates"}
+            style = {"color": color, "lw": 1, "ms": 4, "label": counted(count, "update")}
             _show_curve(axes, points, [row.alpha for row in points], style)
         show_baselines(axes, baseline_lines(rows))
         axes.set(xscale="log", yscale="log")

@@ -16,7 +16,8 @@ from torch import Tensor
 from torch.nn.functional import normalize
 
 from sads.data.bases import basis
-from sads.estimates import MIN_BATCHES, Estimate, Estimates
+from sads.errors import counted
+from sads.estimates import MIN_BATCHES, Estimate, Estimates, format_error
 from sads.experiments.figures.figure import Context, Figure, Outcome
 from sads.experiments.run import read_source
 from sads.experiments.spec import FamilySpec, GeometrySpec
@@ -132,7 +133,7 @@ class Adaptation:
                     continue
                 show_vector(cell, vectors[i])
                 value = self.directions.eigenvalue(i)
-                title = f"$\\lambda_{{{i + 1}}}$ = {value:.3g} ± {value.error:.1g}"
+                title = f"$\\lambda_{{{i + 1}}}$ = {value:.3g} ± {format_error(value.error, '.1g')}"
                 cell.set_title(title, fontsize=8)
             title = f"{title_of(self.geometry)}: eigenvectors along its forward process"
             right.suptitle(title, fontsize=9)
@@ -256,7 +257,7 @@ def judge_harmonics(frequencies: Tensor) -> Claim:
     return judge(
         "frequency increases as the eigenvalue decreases",
         f"rank correlation of an eigenvector's number and its mean frequency, first {count}, "
-        f"over {len(frequencies)} images: {correlation}",
+        f"over {counted(len(frequencies), 'image')}: {correlation}",
         sign_flip_test(row_correlations(range(count), frequencies), "images"),
         correlation,
     )

@@ -4,10 +4,10 @@ from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, S
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, TypeVar
 
-from sads.errors import InvalidArgumentError
+from sads.errors import InvalidArgumentError, counted
 from sads.experiments.missing_baselines import Known, with_baselines
 from sads.experiments.records import Record
-from sads.experiments.run import Sources, get_geometry
+from sads.experiments.run import Sources, check_enough, digest_images, get_geometry, read_source
 from sads.experiments.spec import Cell, GeometrySpec
 from sads.experiments.store import Store
 from sads.experiments.verdict import Claim, untested
@@ -50,17 +50,19 @@ class Context:
     sources: Sources = field(default_factory=dict)
     only: tuple[str, ...] = ()  # panels to make; all if empty
     num_seeds: int | None = None  # repetitions, if not as many as the scale has
+    is_drawing: bool = False  # what is finished counts, whether it was asked for or not
     make_geometry: Callable[[GeometrySpec, Store], Geometry] = get_geometry
     _geometries: dict[GeometrySpec, Geometry] = field(default_factory=dict)
     _baselines: Known = field(default_factory=dict)
+    _digests: dict[tuple[str, tuple[int, ...]], str] = field(default_factory=dict)
     _used: dict[Cell, Record] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         check_scale(self.scale)
 
-    def anew(self, only: tuple[str, ...] | None = None) -> "Context":
-        """This context for another figure, perhaps for other panels."""
-        return replace(self, only=self.only if only is None else only, _used={})
+    def to_draw(self, panels: tuple[str, ...], num_seeds: int | None) -> "Context":
+        """This context for the drawing of one figure: at least the seeds that the scale has."""
+        return replace(self, only=panels, num_seeds=num_seeds, is_drawing=True, _used={})
 
     @property
     def used_records(self) -> list[Record]:
@@ -74,8 +76,13 @@ class Context:
         return self._geometries[spec]
 
     def seeds(self, count: int) -> range:
-        """The seeds of a scale that has so many, or as many as were asked for."""
-        return range(count if self.num_seeds is None else self.num_seeds)
+        """The seeds of a scale that has so many, or as many as were asked for.
+
+        What is drawn is drawn of them all, so that fewer than a claim is about do not look whole.
+        """
+        if self.num_seeds is None:
+            return range(count)
+        return range(max(count, self.num_seeds) if self.is_drawing else self.num_seeds)
 
     def panels(self, names: Iterable[str], on_request: Collection[str] = ()) -> list[str]:
         """The panels among these that were asked for; some are made only if they are named."""
@@ -85,17 +92,51 @@ class Context:
             if name in self.only or (not self.only and name not in on_request)
         ]
 
-    def with_images(self, names: Iterable[str]) -> tuple[list[str], list[str]]:
-        """The sets of images among these that are known, and a note for each of the others."""
+    def with_images(
+        self, names: Iterable[str], shapes: Mapping[str, tuple[int, ...]] | None = None
+    ) -> tuple[list[str], list[str]]:
+        """The sets of images among these that are known, and a note for each of the others.
+
+        Args:
+            shapes: of the images that cells are made of; what is finished of them is drawn without
+                the images themselves.
+        """
         known: list[str] = []
         notes: list[str] = []
         for name in names:
-            if name == "digits" or name in self.sources:
+            if self._is_given(name) or (shapes and self._digest_of_finished(name, shapes[name])):
                 known.append(name)
             else:
                 why = "not run, its images are not known"
                 notes.append(f"{name}: {why}; give --images {name}=SOURCE")
         return known, notes
+
+    def digest(self, name: str, shape: tuple[int, ...]) -> str:
+        """The digest of the images of a name; of those of finished cells if none are given."""
+        if (name, shape) not in self._digests:
+            finished = None if self._is_given(name) else self._digest_of_finished(name, shape)
+            self._digests[name, shape] = finished or self._digest_of_given(name, shape)
+        return self._digests[name, shape]
+
+    def _digest_of_given(self, name: str, shape: tuple[int, ...]) -> str:
+        images, _ = read_source(name, shape, self.sources)
+        check_enough(name, images)
+        return digest_images(images)
+
+    def _is_given(self, name: str) -> bool:
+        return name == "digits" or name in self.sources
+
+    def _digest_of_finished(self, name: str, shape: tuple[int, ...]) -> str | None:
+        """Of the images behind finished cells, for a drawing; None if they are not all the same."""
+        if not self.is_drawing:
+            return None
+        found = {
+            cell.data_sha256
+            for cell in (record.cell for record in self.store.archive.records.values())
+            if cell.data.kind == "images" and cell.data.source == name
+            if cell.family.shape == shape
+        }
+        return found.pop() if len(found) == 1 else None
 
     def tested(self, claims: Iterable[Claim]) -> list[Claim]:
         """Claims about training; a smoke test trains too little to test any of them."""
@@ -170,12 +211,12 @@ def note_cells(records: Collection[Record], total: int, layers: str, panel: str 
     prefix = f"{panel}: " if panel else ""
     notes = []
     if len(records) < total:
-        notes.append(f"{prefix}{len(records)} of {total} cells are finished")
+        notes.append(f"{prefix}{len(records)} of {counted(total, 'cell')} are finished")
     broken = sum(record.last.finite_share < 1 for record in records)
     if broken:
         notes.append(
-            f"{prefix}in {broken} of {len(records)} cells some samples are not finite; distances "
-            "are those of the others"
+            f"{prefix}in {broken} of {counted(len(records), 'cell')} some samples are not finite; "
+            "distances are those of the others"
         )
     kinds = {
         kind: sum(r.cell.layers == kind for r in records)

@@ -13,7 +13,7 @@ from sads.experiments import spec
 from sads.experiments.figures.figure import Context, Figure, Outcome, note_cells
 from sads.experiments.figures.states import describe_states
 from sads.experiments.records import Record
-from sads.experiments.run import digest_images, make_data, read_source
+from sads.experiments.run import make_data
 from sads.experiments.spec import Cell, cell_of
 from sads.experiments.standings import (
     COMMON,
@@ -27,7 +27,7 @@ from sads.experiments.standings import (
     play,
 )
 from sads.experiments.standings import NAMES as OUTCOME_NAMES
-from sads.experiments.verdict import NOT_TESTED, Claim, untested
+from sads.experiments.verdict import NOT_TESTED, Claim, until_finished
 from sads.predictors.prospect import Plan, Prospect, Untrained
 from sads.predictors.registry import OUTCOMES, Prediction, find_predictors
 from sads.rotations.alignment import pair
@@ -121,21 +121,27 @@ def rotation_of(key: Key) -> str:
     return f"random:{judged + FIRST_RANDOM[key.rotation] + key.seed}"
 
 
-def all_cells(context: Context) -> dict[Key, Cell]:
+def registered_keys(context: Context) -> list[Key]:
     """Seed by seed, of each seed the families that are fast first, and common practice first."""
-    there, _ = context.with_images(NAMES)
-    digests = {name: digest_images(read_source(name, SHAPE, context.sources)[0]) for name in there}
     columns = COLUMNS[context.scale]
-    families = [name for name in context.panels(FAMILIES) if name in columns]
-    most = max((columns[name].num_seeds for name in families), default=0)
-    keys = [
+    families = [name for name in FAMILIES if name in columns]
+    return [
         Key(data, family, practice, rotation, seed)
-        for seed in context.seeds(most)
+        for seed in context.seeds(max(columns[name].num_seeds for name in families))
         for family in families
         for practice in (COMMON, SKIP, PAPER)
-        for data in there
+        for data in NAMES
         for rotation in ROTATIONS[data]
     ]
+
+
+def all_cells(context: Context) -> dict[Key, Cell]:
+    """The cells of the families that were asked for and of the images that are known."""
+    there, _ = context.with_images(NAMES)
+    digests = {name: context.digest(name, SHAPE) for name in there}
+    columns = COLUMNS[context.scale]
+    families = context.panels(FAMILIES)
+    keys = [k for k in registered_keys(context) if k.family in families and k.data in there]
     return {
         key: cell_of(
             columns[key.family],
@@ -167,24 +173,21 @@ def draw(context: Context) -> Outcome:
     league = play(
         [b for b in blocks if b.data in CHOSEN_ON], [b for b in blocks if b.data in JUDGED_ON]
     )
-    claims = until_finished(context.tested(league.claims), chosen, done)
+    claims = context.tested(judge_finished(league.claims, registered_keys(context), done))
     league = replace(league, claims=tuple(claims))
     pictures = {"league": plot_standings(league)} if league.standings else {}
     return Outcome(pictures, league.standings, claims, notes)
 
 
-def until_finished(
+def judge_finished(
     claims: Iterable[Claim], cells: Collection[Key], done: Collection[Key]
 ) -> list[Claim]:
-    """No verdict before the whole first seed of a practice is there: stopping early is choosing."""
+    """Claims about a practice, tested when all of its cells are finished."""
     judged = []
     for claim in claims:
         practice = next(name for name in PRACTICES if is_about(claim, name))
-        wanted = [key for key in cells if key.seed == 0 and key.practice == practice]
-        there = sum(key in done for key in wanted)
-        if there < len(wanted):
-            claim = untested(claim, f"{there} of {len(wanted)} cells of the first seed are there")
-        judged.append(claim)
+        wanted = [key for key in cells if key.practice == practice]
+        judged.append(until_finished(claim, wanted, done))
     return judged
 
 

@@ -1,14 +1,14 @@
 """Real images, rotated before training: the cells that Figures 7 and 8 share (Section 3.3)."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from sads.data.spec import DataSpec
 from sads.experiments.figures.figure import Context, note_cells
 from sads.experiments.figures.states import note_states
 from sads.experiments.records import Record
-from sads.experiments.run import digest_images, read_source
 from sads.experiments.spec import Cell, cell_of
+from sads.experiments.verdict import Claim, until_finished
 from sads.table1 import CELEBA, CIFAR10, MNIST, Column, Sampling, Training
 
 EXTREMES = ("min", "identity", "max")
@@ -123,14 +123,14 @@ Done = Mapping[tuple[int, str], Record]  # by seed and rotation
 
 def available(context: Context) -> tuple[list[str], list[str]]:
     """Panels whose images are known, and a note for each of the others."""
-    return context.with_images(context.panels(NAMES))
+    shapes = {name: panel.column.shape for name, panel in PANELS[context.scale].items()}
+    return context.with_images(context.panels(NAMES), shapes)
 
 
 def panel_cells(context: Context, name: str) -> dict[tuple[int, str], Cell]:
     """The cells of a panel by seed and rotation, seed by seed."""
     panel = PANELS[context.scale][name]
-    images, _ = read_source(name, panel.column.shape, context.sources)
-    data_sha256 = digest_images(images)
+    data_sha256 = context.digest(name, panel.column.shape)
     return {
         (seed, kind): cell_of(
             panel.column,
@@ -153,18 +153,28 @@ def cells(context: Context) -> list[Cell]:
     return [cell for name in there for cell in panel_cells(context, name).values()]
 
 
-def finished_seeds(context: Context, name: str, notes: list[str]) -> tuple[Done, list[int]]:
-    """The records of a panel, and the seeds for which all of its rotations are finished.
+@dataclass(frozen=True)
+class Finished:
+    """The cells of a panel, the records of the finished ones, and the seeds that are whole."""
 
-    What a reader must know of the records is added to the notes.
-    """
+    cells: Collection[tuple[int, str]]
+    done: Done
+    seeds: list[int]  # for which all rotations are finished
+
+    def tested(self, claims: Iterable[Claim]) -> list[Claim]:
+        """Claims about the panel, none of them tested before all of its cells are finished."""
+        return [until_finished(claim, self.cells, self.done) for claim in claims]
+
+
+def finished_seeds(context: Context, name: str, notes: list[str]) -> Finished:
+    """What is finished of a panel; what a reader must know of it is added to the notes."""
     chosen = panel_cells(context, name)
     done = context.finished(chosen)
     seeds = whole_seeds(done, PANELS[context.scale][name].rotations)
     if seeds:
         notes += note_cells(done.values(), len(chosen), context.layers, name)
         notes += note_states(done.values(), name)
-    return done, seeds
+    return Finished(chosen, done, seeds)
 
 
 def whole_seeds(done: Done, rotations: tuple[str, ...]) -> list[int]:

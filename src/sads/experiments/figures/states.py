@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from sads.errors import counted
 from sads.estimates import Estimate, mean_estimate
 from sads.experiments.records import Record
 from sads.pipeline import Evaluation
@@ -27,16 +28,16 @@ def describe_states(evaluations: Iterable[Evaluation]) -> str:
 def gate(evaluations: Collection[Evaluation]) -> str:
     """Why no claim can rest on these models; nothing if they are all trained."""
     counts = Counter(evaluation.state for evaluation in evaluations)
-    total = len(evaluations)
+    models = counted(len(evaluations), "model")
     parts = []
     if counts["diverged"]:
         verb = "has" if counts["diverged"] == 1 else "have"
-        parts.append(f"{counts['diverged']} of {total} models {verb} diverged")
+        parts.append(f"{counts['diverged']} of {models} {verb} diverged")
     if counts["not trained"]:
         verb = "is" if counts["not trained"] == 1 else "are"
-        parts.append(f"{counts['not trained']} of {total} models {verb} not trained")
+        parts.append(f"{counts['not trained']} of {models} {verb} not trained")
     if counts[None]:
-        parts.append(f"of {counts[None]} of {total} models no baselines are known")
+        parts.append(f"of {counts[None]} of {models} no baselines are known")
     if not parts:
         return ""
     bad = [e for e in evaluations if e.state in ("diverged", "not trained")]

@@ -36,7 +36,7 @@ from sads.geometry.matrixfree.geometry import JudgedEnds, MatrixFree
 from sads.geometry.matrixfree.search import SURE, Ends, Search, orthonormal
 from sads.geometry.matrixfree.windows import LocalInverse, Windows
 from sads.geometry.memory import PassesForecast
-from sads.geometry.result import same_response
+from sads.geometry.response import same_response
 from sads.seeds import torch_stream
 from sads.threads import map_on_cores
 from sads.transforms import SYNTHESIS

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from sads.families import ScoreFamily
+from sads.geometry.drawing import agree
 from sads.geometry.invariance import ANY_CONVOLUTION, Move, candidates, positions_after
 from sads.geometry.memory import peak_activations
 from sads.geometry.streaming.networks import Streamed, StreamedNetwork
@@ -56,7 +57,7 @@ class Inspector:
         """
         other = StreamedNetwork(self.networks, self.device, module=self.networks.other)
         again = other(self._stream(), first.x, first.t).cpu()
-        return torch.allclose(again, first.output, rtol=1e-4, atol=1e-6)
+        return agree(again, first.output)
 
     def symmetries(self, first: Look) -> dict[str, Tensor]:
         """The symmetries of the family's law, by name, each a permutation of positions.
@@ -75,6 +76,9 @@ class Inspector:
         }
 
     def _is_symmetric(self, move: Move, names: list[str], first: Look) -> bool:
+        shapes = [self.networks.recipes[name].shape for name in names]
+        if any(move(torch.empty(shape, device="meta"), 2).shape != shape for shape in shapes):
+            return False
         stream = self._stream()
         stream.moves = dict.fromkeys(names, lambda weight: move(weight, 2))
         try:

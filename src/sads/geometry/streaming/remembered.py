@@ -7,7 +7,6 @@ gives the numbers that it gave then: a wrong answer cannot come from another net
 """
 
 import json
-import math
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass
@@ -15,6 +14,7 @@ from typing import Any
 
 from sads.files import digest
 from sads.from_json import decode_known
+from sads.geometry.response import same_response
 from sads.private_folder import (
     NotPrivateError,
     cache_folder,
@@ -24,7 +24,7 @@ from sads.private_folder import (
 )
 from sads.untrusted import DAMAGE, parse_json
 
-FORMAT = 2  # raise it whenever set-up asks or answers differently
+FORMAT = 3  # raise it whenever set-up asks or answers differently
 # An AttributeError where the system has no way to keep other users out.
 UNREADABLE: tuple[type[Exception], ...] = (OSError, NotPrivateError, AttributeError, *DAMAGE)
 CLOSE = 1e-4  # by which the numbers of an evaluation may differ, relatively
@@ -45,17 +45,13 @@ def key_of(parts: Mapping[str, Any]) -> str:
 
 def recall(key: str, response: tuple[float, ...]) -> Findings | None:
     """What is known of a network that gives these numbers; None if nothing is."""
-    folder = cache_folder()
     try:
+        folder = cache_folder()
         with private_folder(folder) as opened:
             found = decode_known(Findings, parse_json(read_private(opened, folder, _name(key))))
     except UNREADABLE:
         return None
-    same = len(found.response) == len(response) and all(
-        math.isclose(a, b, rel_tol=CLOSE, abs_tol=CLOSE)
-        for a, b in zip(found.response, response, strict=True)
-    )
-    return found if same else None
+    return found if same_response(found.response, response, CLOSE) else None
 
 
 def remember(key: str, findings: Findings) -> None:

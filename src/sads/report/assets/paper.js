@@ -1,8 +1,9 @@
 "use strict";
 // Tables that sort and filter, and the claims.
 
-// What a cell is sorted by: its number if it begins with one, else its text.
+// What a cell is sorted by: its number if it has or begins with one, else its text.
 sads.sortKey = (cell) => {
+  if (cell.dataset.value !== undefined) return Number(cell.dataset.value);
   const text = cell.textContent.trim();
   const number = parseFloat(text.replaceAll(",", ""));
   return Number.isNaN(number) ? text.toLowerCase() : number;
@@ -32,12 +33,20 @@ sads.matches = (row, words) => {
   return words.toLowerCase().split(/\s+/).every((word) => text.includes(word));
 };
 
-// The rows of a table that can be seen, as columns by title.
+// The rows of a table that can be seen, as columns by title; of estimates the errors, too.
 sads.tableColumns = (table) => {
-  const titles = [...table.querySelectorAll("thead th")].map((head) => head.textContent.trim());
   const rows = [...table.tBodies[0].rows].filter((row) => !row.hidden);
-  const cells = (i) => rows.map((row) => row.cells[i].textContent.trim());
-  return Object.fromEntries(titles.map((title, i) => [title, cells(i)]));
+  const columns = {};
+  [...table.querySelectorAll("thead th")].forEach((head, i) => {
+    const title = head.textContent.trim();
+    const cells = rows.map((row) => row.cells[i]);
+    const kept = (cell, name, other) => (name in cell.dataset ? Number(cell.dataset[name]) : other);
+    columns[title] = cells.map((cell) => kept(cell, "value", cell.textContent.trim()));
+    if (cells.some((cell) => "error" in cell.dataset)) {
+      columns[`${title} error`] = cells.map((cell) => kept(cell, "error", null));
+    }
+  });
+  return columns;
 };
 
 // All tables of a section: they sort, and their fields above filter and save them.

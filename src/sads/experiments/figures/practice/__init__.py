@@ -53,7 +53,7 @@ def draw(context: Context) -> Outcome:
         notes += note_cells(done.values(), len(chosen), context.layers, name)
         rows, nothing = ways(name, done), untrained(name, done)
         table += [*nothing, *rows]
-        claims += judge_practices(name, done)
+        claims += judge_practices(name, done, chosen)
         notes += practical_note(name, rows, nothing)
         pictures[name] = plot_ways(name, rows, nothing)
         if any(record.last.denoising for record in done.values()):

@@ -7,7 +7,6 @@ from sads.data.spec import DataSpec
 from sads.experiments.figures.figure import Context
 from sads.experiments.figures.rotated_images import PANELS, SHOWN, available
 from sads.experiments.records import Record
-from sads.experiments.run import digest_images, read_source
 from sads.experiments.spec import COMMON, DECAY, PAPER, Cell, Practice, cell_of
 from sads.experiments.verdict import SEEDS_FOR_SIGNS
 from sads.table1 import Column, Training
@@ -142,8 +141,7 @@ def panel_cells(context: Context, name: str) -> dict[Key, Cell]:
     """Group by group, in a group seed by seed."""
     panel = _panel(context.scale, name)
     data = data_of(name)
-    images, _ = read_source(data, panel.column.shape, context.sources)
-    data_sha256 = digest_images(images)
+    data_sha256 = context.digest(data, panel.column.shape)
     keys = [
         (practice, rotation, seed)
         for group in panel.arms
