@@ -40,6 +40,11 @@ class Dense:
     def trace(self) -> float:
         return float(self.factor().diagonal().sum()) * self.lift.groups
 
+    @property
+    def largest(self) -> float:
+        """The largest of its numbers."""
+        return max(float(factor.abs().max()) for factor in self.factors)
+
     def quadratic(self, rows: Tensor) -> Tensor:
         """`v^T G_k v` of every batch for every row of (n, D), (K, n)."""
         energies = torch.empty(len(self.factors), len(rows), dtype=torch.float64)
