@@ -265,11 +265,11 @@ def _choose(
 
 def _find_readout(family: ScoreFamily, networks: Networks, path: str | None) -> Readout | NoReadout:
     if isinstance(networks, Initialiser):
-        _check_network(family, networks.module)
+        check_network(family, networks.module)
         return find_readout(family, networks, path)
     try:
         with networks.without_numbers() as shapes:
-            _check_network(family, shapes.module)
+            check_network(family, shapes.module)
             return find_readout(family, shapes, path)
     except (RuntimeError, NotImplementedError) as error:
         raise CannotStreamError(
@@ -390,7 +390,7 @@ def _response(output: Tensor, family: ScoreFamily, probe: Probe) -> tuple[float,
     return response_of(output, probed)
 
 
-def _check_network(family: ScoreFamily, network: nn.Module) -> None:
+def check_network(family: ScoreFamily, network: nn.Module) -> None:
     """One evaluation, to meet a network that cannot be used before any work is done."""
     x = torch.zeros(1, *family.shape)
     for level in (0, family.schedule.num_levels - 1):
