@@ -436,6 +436,14 @@ def test_divergence_keeps_the_last_good_checkpoint(tmp_path: Path) -> None:
     assert all(bool(tensor.isfinite().all()) for tensor in tensors.values())
 
 
+def test_a_last_update_that_went_too_far_is_seen(tmp_path: Path) -> None:
+    path = tmp_path / "c.safetensors"
+    options = {"iterations": 1, "batch_size": 8, "checkpoint": path}
+    with pytest.raises(DivergedError, match="not finite after update 1; lower"):
+        sads.train(_tiny(), torch.randn(40, 1, 2, 2), learning_rate=1e300, **options)  # type: ignore[arg-type]
+    assert not path.exists()
+
+
 def test_a_full_disk_leaves_the_previous_checkpoint(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

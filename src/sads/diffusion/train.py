@@ -140,8 +140,11 @@ def fit(
             done = state.iteration
             if progress:
                 progress(done, iterations, loss)
-            if path is not None and (done % checkpoint_every == 0 or done == iterations):
-                save_checkpoint(state, path, identity)
+            due = path is not None and done % checkpoint_every == 0
+            if due or done == iterations:
+                check_weights(state, options)
+                if path is not None:
+                    save_checkpoint(state, path, identity)
     last = None
     if state.average is not None:
         last = {name: weight.clone() for name, weight in state.network.state_dict().items()}
@@ -210,6 +213,15 @@ def training_steps(
             average_weights(state.average, state.network.state_dict(), options.ema_decay)
         state.losses.append(value)
         yield value
+
+
+def check_weights(state: TrainingState, options: TrainingOptions) -> None:
+    """The last update may have gone too far, and no loss has seen it yet."""
+    if not all(weight.isfinite().all() for weight in state.network.parameters()):
+        raise DivergedError(
+            f"the weights are not finite after update {state.iteration}; lower the learning rate "
+            f"(now {options.learning_rate:g}); the last checkpoint, if any, is kept"
+        )
 
 
 def average_weights(average: dict[str, Tensor], weights: dict[str, Tensor], decay: float) -> None:

@@ -94,6 +94,13 @@ class Alignment:
             "on held-out ones; give ten samples for each coordinate if you can"
         )
 
+    @property
+    def place(self) -> str:
+        """Where alpha stands, in words."""
+        if math.isnan(self.share):
+            return "all rotations are alike"
+        return f"{self.share:.1%} of the way from least to most aligned"
+
     def _repr_html_(self) -> str:
         """As a notebook shows it."""
         return card("Alignment", facts(self.describe()))
@@ -116,8 +123,13 @@ class Alignment:
             "  on held-out samples": str(self.held_out_minimum),
             "maximum": str(self.maximum),
             "  on held-out samples ": str(self.held_out_maximum),
-            "share": f"{self.share.value:.3%} ± {format_error(self.share.error, '.2%')}",
+            "share": self._share(),
         }
+
+    def _share(self) -> str:
+        if math.isnan(self.share):
+            return "none: all rotations are alike"
+        return f"{self.share.value:.3%} ± {format_error(self.share.error, '.2%')}"
 
 
 @dataclass(frozen=True, eq=False)
