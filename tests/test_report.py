@@ -393,6 +393,7 @@ def test_comparison_numbers(
         projectors = [rows.T @ rows for rows in (ours, theirs)]
         assert said["shared"] == pytest.approx(np.trace(projectors[0] @ projectors[1]) / k)
     assert {end["shared"] for end in pair["ends"]["preferred"]} == {None}  # 36 of which are zero
+    assert "No angles of the most preferred" in seen.page.locator("#comparison").inner_text()
     cosines = np.abs(
         geometry.directions().vectors.flatten(1) @ dit.directions().vectors.flatten(1).T
     )

@@ -89,12 +89,14 @@ def _pair(first: Compared, other: Compared) -> dict[str, Any]:
             "why_not": f"its data are {format_shape(b.shape)}, those of {first.name} "
             f"{format_shape(a.shape)}: directions of different spaces have no angle",
         }
-    sizes = sorted({k for end in ENDS for k in _sizes(a, b, end)})
+    by_end = {end: _sizes(a, b, end) for end in ENDS}
+    sizes = sorted(set().union(*by_end.values()))
     if not sizes:
         return {**pair, "why_not": "too many of their eigenvalues are equal to tell their ends"}
     return {
         **pair,
         "sizes": sizes,
+        "unknown": [end for end in ENDS if not by_end[end]],
         "chance": [k / a.dimension for k in sizes],
         "ends": {end: [_overlap(a, b, end, k) for k in sizes] for end in ENDS},
         "matches": _matches(a, b),
