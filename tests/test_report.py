@@ -345,6 +345,10 @@ def test_every_page_is_quiet_accessible_and_fits(
     for width in (1280, 390):
         seen.page.set_viewport_size({"width": width, "height": 900})
         assert seen.page.evaluate("document.documentElement.scrollWidth") <= width
+    shown = (
+        "[...document.querySelectorAll('main > section')].map((s) => getComputedStyle(s).display)"
+    )
+    assert set(seen.page.evaluate(shown)) == {"block"}, "parts stand below each other"
     seen.check_quiet()
 
 

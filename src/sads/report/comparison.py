@@ -10,7 +10,7 @@ import torch
 from sads.geometry.profile import frequency_profile
 from sads.geometry.result import Geometry
 from sads.geometry.summary import describe
-from sads.markup import element, table
+from sads.markup import element, table, unfolded
 from sads.report.ends import curve_data
 from sads.report.page import Section, render
 from sads.shapes import format_shape
@@ -34,7 +34,7 @@ def comparison_section(compared: Sequence[Compared], id: str) -> Section:
     """The first geometry against each of the others."""
     first, *others = compared
     pairs = [_pair(first, other) for other in others]
-    named = {c.name: describe(c.geometry) for c in compared}
+    named = {c.name: unfolded(describe(c.geometry)) for c in compared}
     rows = dict.fromkeys(name for facts in named.values() for name in facts)
     cells = ([name, *(facts.get(name, "") for facts in named.values())] for name in rows)
     html = render(
