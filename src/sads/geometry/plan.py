@@ -240,7 +240,8 @@ def _choose(
         if isinstance(found, NoReadout):
             said.append(f"the output layer is not integrated out: {found.reason}")
     chosen.activation_bytes = seen.activation_bytes
-    if dtype != torch.float32 and isinstance(chosen, Stacked):
+    in_single = dtype == torch.float32 or not isinstance(chosen, Stacked)
+    if isinstance(chosen, Stacked) and not in_single:
         stage(f"comparing {str(dtype).removeprefix('torch.')} with float32")
         said.append(chosen.compare_precisions())
     provenance = Provenance(
@@ -254,6 +255,7 @@ def _choose(
         symmetries=tuple(sorted(symmetries)),
         notes=tuple(said),
         versions=versions(),
+        dtype=None if in_single else str(dtype).removeprefix("torch."),
     )
     if not isinstance(chosen, Integrated) or request.readout is not None:
         return Plan(chosen, provenance)  # of the usual output layer it says nothing
