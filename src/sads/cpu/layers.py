@@ -4,8 +4,8 @@
 and normalisation takes SiLU along in one pass; both are written in C (`kernels.c`). Their images
 have channels last in memory (`torch.channels_last`), whatever they are given.
 
-A NaN, an infinity or a number near the largest spoils the tile of 4x4 pixels that it is in and those
-beside it, where PyTorch's convolutions spoil its neighbours only.
+A NaN, an infinity or a number near the largest spoils the tile of 4x4 pixels that it is in and
+those beside it, where PyTorch's convolutions spoil its neighbours only.
 
 What they take is asked beforehand (`suits_convolution`, `suits_norm`), for C code would read past
 the end of memory, or take doubles for floats.
