@@ -156,6 +156,20 @@ def test_ends_are_not_cut_between_equal_eigenvalues(
         assert "to 9 of exact, counted from the avoided end, are equal" in str(pair.avoided.unknown)
 
 
+def test_data_without_pixels_compare_in_all_but_frequencies() -> None:
+    def geometry(values: list[float]) -> Geometry:
+        said = Provenance(family={"name": "vectors"}, estimator="exact")
+        factor = torch.tensor(values).double().diag()
+        nobody = torch.zeros(1, dtype=torch.int64)
+        return Geometry.dense(factor[None], nobody, Lift.trivial(len(values)), (len(values),), said)
+
+    pair = sads.compare(geometry([4, 3, 2, 1]), geometry([4, 3, 1, 2]), directions=1).pairs[0]
+    assert {d.what for d in pair.differences} == {"spectrum"}
+    assert pair.avoided.overlap == pytest.approx(1)
+    assert pair.preferred.overlap == pytest.approx(0)
+    assert pair.preferred.significant
+
+
 def test_a_geometry_that_is_zero_does_not_compare() -> None:
     one = exact(torch.eye(16))
     with pytest.raises(sads.SadsError, match="the geometry of nil is zero"):

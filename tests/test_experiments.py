@@ -304,6 +304,26 @@ class TestStore:
         assert not mine.exists()
         assert store.get(cell) == record
 
+    def test_nobody_begins_in_a_work_folder_that_is_being_removed(self, store, monkeypatch):
+        """Its owner is killed, or somebody waits for the training, when its lock is gone."""
+        begun = []
+
+        def remove(path, **options):
+            begun.append(path)
+            (path / "lock").unlink()
+            with store.work_folder(tiny()) as other:
+                (other / "checkpoint").touch()
+
+        with store.work_folder(tiny()) as mine:
+            with monkeypatch.context() as patch:
+                patch.setattr("sads.experiments.store.shutil.rmtree", remove)
+                store.clear_work(tiny())
+            assert (mine / "checkpoint").exists()  # of the other one
+            (left,) = begun
+            assert left.is_dir()
+        Store(store.url).clear_leftovers()
+        assert not left.exists()
+
     def test_a_cell_that_appears_while_it_is_looked_for_is_not_damaged(self, store, monkeypatch):
         """Another sweep finishes it between two looks at the disk."""
         record = run_cell(tiny(), store)

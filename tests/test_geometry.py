@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 from scipy import stats
-from torch import Tensor
+from torch import Tensor, nn
 
 import sads
 from cases import one_set_up, small_family
@@ -24,6 +24,7 @@ from sads.geometry.directions import find_directions
 from sads.geometry.eigenbasis import Spread
 from sads.geometry.lift import Lift
 from sads.geometry.summary import command_of
+from sads.networks import MLP
 
 
 @pytest.fixture(scope="module")
@@ -38,6 +39,37 @@ def test_files_give_back_the_same_geometry(geometry: sads.Geometry, tmp_path: Pa
     assert loaded.provenance == geometry.provenance
     assert loaded.shape == geometry.shape
     assert loaded.num_networks == 64
+
+
+def test_options_that_json_does_not_have_are_kept_by_their_names(tmp_path: Path) -> None:
+    class Activation:
+        pass
+
+    given = {
+        "kind": nn.ReLU,
+        "of": {"f": torch.tanh, "sizes": {3, 1, 2}, "type": torch.float32},
+        "object": Activation(),
+        "z": 1j,
+        "half": "\ud800",
+    }
+    family = sads.family(lambda **_: nn.Linear(1, 1), (1,), **given)
+    assert family.describe()["options"]["of"]["type"] == "torch.float32"
+    assert family.describe()["options"]["object"].endswith("Activation")
+    family = sads.family(lambda **_: MLP((2,), width=2, depth=1), (2,), **given)
+    first, second = (sads.estimate_geometry(family, 16, seed=seed) for seed in (1, 2))
+    loaded = sads.load_geometry(first.save(tmp_path / "g.safetensors"))
+    assert loaded.provenance == first.provenance
+    assert loaded.merge(second).num_networks == 32
+
+
+def test_what_could_not_be_read_again_is_not_written(tmp_path: Path) -> None:
+    family = sads.family(lambda: MLP((2,), width=2, depth=1), (2,))
+    one = sads.estimate_geometry(family, 16)
+    large = replace(one, moments=replace(one.moments, factors=1e61 * one.factors))
+    with pytest.raises(InvalidArgumentError, match="a file holds those up to 1e\\+60; scale"):
+        large.save(tmp_path / "g.safetensors")
+    with pytest.raises(InvalidArgumentError, match="a shape is 1 to 8 positive whole numbers"):
+        sads.family("mlp", (1,) * 9)
 
 
 def test_damaged_and_foreign_files_are_refused(geometry: sads.Geometry, tmp_path: Path) -> None:
@@ -220,7 +252,7 @@ def test_files_of_other_versions_are_read(geometry: sads.Geometry, tmp_path: Pat
     said = json.loads(metadata["provenance"])
     older = "family fingerprint probe estimator readout response zero_readout symmetries notes "
     older += "versions tolerance interrupted draws seconds"  # those of version 0.1.0
-    assert set(said) == {*older.split(), "processor_seconds", "memory"}
+    assert set(said) == {*older.split(), "dtype", "processor_seconds", "memory"}
     assert said["draws"] == [[1, 0, 64]]
     assert said["symmetries"] == list(geometry.provenance.symmetries)
     metadata["provenance"] = json.dumps({**said, "phase of the moon": "full"})

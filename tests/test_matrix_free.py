@@ -26,6 +26,7 @@ from sads.errors import (
 from sads.geometry.matrixfree.energies import _order
 from sads.geometry.matrixfree.search import Search, orthonormal
 from sads.geometry.matrixfree.windows import LocalInverse, Windows
+from sads.geometry.summary import describe
 
 
 class Noisy(nn.Module):
@@ -305,6 +306,24 @@ def test_parts_add_up_to_the_whole_but_their_ends_do_not(both):
     few = sads.estimate_geometry(family, 4, matrix_free=True)
     assert any("at least 16 networks" in note for note in few.provenance.notes)
     assert few.basis_energies("dct").errors.isinf().all()
+
+
+@pytest.mark.parametrize("shape", [(3,), (2, 1, 2)])
+def test_a_factor_of_one_position_has_the_same_direction_at_both_ends(shape, tmp_path):
+    """As the dense output layer of an MLP gives it; data need not have pixels."""
+    family = sads.family("mlp", shape, width=4, depth=1)
+    whole, free = (sads.estimate_geometry(family, 32, matrix_free=m) for m in (False, True))
+    free = sads.load_geometry(free.save(tmp_path / "g.safetensors"))
+    for basis in ("canonical", "dct"):
+        given, expected = (g.basis_energies(basis) for g in (free, whole))
+        torch.testing.assert_close(given.values, expected.values, rtol=1e-5, atol=0)
+        torch.testing.assert_close(given.errors, expected.errors, rtol=1e-5, atol=0)
+    for side in ("avoided", "preferred"):
+        end = free.end(side)
+        assert (len(end), end.copies) == (1, math.prod(shape))
+        assert end.energies[0] == pytest.approx(whole.end(side).energies[0], rel=0.2)
+    assert free.energy(torch.zeros(shape)) == whole.energy(torch.zeros(shape)) == 0
+    assert "smallest eigenvalue" in describe(free)
 
 
 def test_large_factors_choose_it_by_themselves(monkeypatch):

@@ -10,7 +10,7 @@ import sads
 import sads.geometry.readouts
 from cases import FEW_LEVELS
 from sads.geometry.drawing import Initialiser
-from sads.geometry.readout import Followed, NoReadout, find_readout
+from sads.geometry.readout import Followed, NoReadout, find_readout, score_coefficients
 
 SHAPE = (2, 4, 4)
 
@@ -122,3 +122,31 @@ def test_the_same_geometry_whether_edm_is_inside_the_network_or_said() -> None:
     first, second = (sads.estimate_geometry(f, 32, probe="gaussian") for f in (said, inside))
     assert first.estimator == second.estimator == "integrated"
     assert torch.allclose(first.factor(), second.factor(), rtol=1e-4)
+
+
+class One(nn.Module):
+    """A network of few numbers, whose last layer sees constants."""
+
+    def __init__(self, size: int, gain: float, skip: float):
+        super().__init__()
+        self.last, self.gain, self.skip = nn.Linear(3, size), gain, skip
+
+    def forward(self, x: Tensor, t: Tensor) -> Tensor:
+        return self.gain * self.last(x.new_ones(len(x), 3)) + self.skip * x
+
+
+@pytest.mark.parametrize("size", [1, 2, 3])
+@pytest.mark.parametrize(("gain", "skip"), [(1.0, 0.0), (-0.5, 0.0), (2.0, -1.0)])
+def test_scales_of_few_numbers_are_found_too(size: int, gain: float, skip: float) -> None:
+    """One equation would be solved by any gain, with a skip that makes up for it."""
+    few = sads.family(lambda: One(size, gain, skip), (size,), schedule=FEW_LEVELS)
+    found = find_readout(few, Initialiser(few.build))
+    assert not isinstance(found, NoReadout)
+    a, b = score_coefficients(few, found)
+    expected = 1 / few.schedule.sigma
+    assert torch.allclose(a, -skip * expected)
+    assert torch.allclose(b.abs(), abs(gain) * expected)
+    geometry = sads.estimate_geometry(few, 16)
+    variance = (3 + 1) / 9  # PyTorch's default: uniform within 1 / sqrt(3), for weights and bias
+    energy = gain**2 * variance * float((expected**2).mean())
+    assert geometry.matrix().diagonal().tolist() == pytest.approx([energy] * size, rel=1e-5)

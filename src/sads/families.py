@@ -32,7 +32,7 @@ from sads.networks.construction import TooManyLayersError, limited_construction
 from sads.networks.gaussian import GaussianPart, check_dimension
 from sads.schedule import PREDICTIONS, TRAINABLE, Schedule
 from sads.seeds import generators_kept
-from sads.shapes import format_shape
+from sads.shapes import MAX_AXES, format_shape
 from sads.table1 import Column
 
 Factory = Callable[[], nn.Module]
@@ -376,10 +376,10 @@ def whole_numbers(shape: object) -> tuple[int, ...]:
         sizes = tuple(0 if isinstance(n, bool) else operator.index(n) for n in shape)  # type: ignore[attr-defined]
     except TypeError:
         sizes = ()
-    if not sizes or min(sizes) < 1 or math.prod(sizes) > MOST:
+    if not 1 <= len(sizes) <= MAX_AXES or min(sizes) < 1 or math.prod(sizes) > MOST:
         raise InvalidArgumentError(
-            "a shape is positive whole numbers (channels, *spatial), such as (1, 16, 16), "
-            f"got {shown(shape)}"
+            f"a shape is 1 to {MAX_AXES} positive whole numbers (channels, *spatial), such as "
+            f"(1, 16, 16), got {shown(shape)}"
         )
     return sizes
 

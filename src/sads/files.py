@@ -123,9 +123,15 @@ def to_json(content: object) -> str:
 def plain(content: object) -> object:
     """What JSON can say of a result: what is not finite becomes null, an estimate both numbers.
 
-    >>> plain({"alpha": Estimate(1.5, math.inf), "shape": (1, 16)})
-    {'alpha': {'value': 1.5, 'error': None}, 'shape': [1, 16]}
+    Classes, functions and other objects, which options of a user's network may be, become names.
+
+    >>> plain({"alpha": Estimate(1.5, math.inf), "shape": (1, 16), "kind": dict})
+    {'alpha': {'value': 1.5, 'error': None}, 'shape': [1, 16], 'kind': 'builtins.dict'}
     """
+    if content is None or isinstance(content, bool | int):
+        return content
+    if isinstance(content, str):
+        return content.encode(errors="replace").decode()  # no halves of characters
     if isinstance(content, Estimate):
         return {"value": plain(content.value), "error": plain(content.error)}
     if isinstance(content, float):
@@ -138,7 +144,21 @@ def plain(content: object) -> object:
         return [plain(value) for value in content]
     if hasattr(content, "tolist"):  # of PyTorch or NumPy
         return plain(content.tolist())
-    return str(content) if isinstance(content, Path) else content
+    if isinstance(content, set | frozenset):
+        return sorted(map(plain, content), key=str)
+    return _named(content)
+
+
+def _named(content: object) -> str:
+    """An object in words that are the same in every process: without the place in its memory."""
+    named = getattr(content, "__qualname__", None)
+    if isinstance(named, str):
+        return f"{getattr(content, '__module__', '')}.{named}".lstrip(".")
+    try:
+        text = str(content)
+    except Exception:  # of a user's class
+        text = " at 0x"
+    return text if " at 0x" not in text else _named(type(content))
 
 
 def digest(*parts: bytes) -> str:

@@ -102,6 +102,7 @@ class GaussianProbe(Probe):
         return {"name": "gaussian", "width": self.width}
 
 
+@checked
 @dataclass(frozen=True, eq=False)
 class ForwardProbe(Probe):
     """`x = signal_t x_0 + sigma_t eps`, with `x_0` one of the given images (Figure 9)."""
@@ -144,6 +145,7 @@ class ForwardProbe(Probe):
         }
 
 
+@checked
 @dataclass(frozen=True, eq=False)
 class SamplerProbe(Probe):
     """`x = sampler(level, generator)`: one input of the networks' shape per call."""
@@ -189,8 +191,7 @@ class _Completed(Probe):
         said = self._own("describe", None)
         content = {"name": type(self._given).__qualname__} if said is None else said()
         try:
-            json.dumps(content, allow_nan=False)
-            content = dict(content)
+            content = dict(json.loads(json.dumps(content, allow_nan=False)))  # as a file has it
         except (TypeError, ValueError):
             raise InvalidArgumentError(
                 f"the probe describes itself as {shown(content)}, expected a mapping of names to "

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from sads.errors import InvalidArgumentError
 
-MAX_AXES = 8  # of data in a file
+MAX_AXES = 8  # of data
 MAX_DIGITS = 12  # of a size that somebody types
 
 

@@ -30,6 +30,7 @@ from sads.seeds import following
 MAX_PASSES = 2
 TIME = "the time"
 SECONDS = 60.0  # for reading off gains and skips that change with the level
+EQUATIONS = 8  # at least, for the scales of two passes and of the input
 CLOSE = 2e-5  # of the largest number: what float32 may be wrong by
 WHOLE = 0.25  # numbered values are whole numbers, up to this
 
@@ -204,14 +205,26 @@ def _levels(tried: _Probe, index: Tensor, passes: int, knows_time: bool) -> Tail
 
 
 def _at_level(tried: _Probe, index: Tensor, passes: int, level: int, seed: int) -> Tensor:
-    """The scale of every pass, and that of the input, (m + 1,), by least squares."""
+    """The scale of every pass, and that of the input, (m + 1,), by least squares.
+
+    Of data with few coordinates several outputs are looked at: one would fit any scales.
+    """
     generator = torch.Generator().manual_seed(seed)
-    sent, result, x = tried.run(
-        lambda z: torch.randn(z.shape, generator=generator), level, seed=following(seed, 2)
-    )
-    parts = [part.flatten()[index].double() for part in sent.chunk(passes)]
-    columns = torch.stack([*parts, x.double()], dim=1)  # (D, m + 1)
-    result = result.double()
+    columns, results = [], []
+    for run in range(-(-EQUATIONS // len(index))):
+        sent, result, x = tried.run(
+            lambda z: torch.randn(z.shape, generator=generator),
+            level,
+            seed=following(seed, 2 + run),
+        )
+        parts = [part.flatten()[index].double() for part in sent.chunk(passes)]
+        columns.append(torch.stack([*parts, x.double()], dim=1))  # (D, m + 1)
+        results.append(result.double())
+    return _scales(torch.cat(columns), torch.cat(results))
+
+
+def _scales(columns: Tensor, result: Tensor) -> Tensor:
+    """Least squares of what was sent (n, m + 1) and came out (n,), which must leave nothing."""
     numbers = torch.linalg.lstsq(columns, result[:, None]).solution[:, 0]
     rest = (columns @ numbers - result).abs().max()
     if not float(rest) <= CLOSE * float(result.abs().max()):

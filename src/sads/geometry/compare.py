@@ -38,7 +38,7 @@ from sads.errors import InvalidArgumentError
 from sads.estimates import Estimate, Estimates, batch_error, holm
 from sads.geometry.directions import Directions
 from sads.geometry.eigenbasis import EQUAL
-from sads.geometry.profile import frequency_profile
+from sads.geometry.profile import Profile, frequency_profile
 from sads.geometry.result import SIDES, Geometry
 from sads.shapes import format_shape
 from sads.tables import distinct
@@ -173,7 +173,10 @@ class _Known:
         mean = geometry.trace / geometry.dimension
         found = geometry.directions()
         ranks = torch.linspace(0, geometry.dimension - 1, RANKS).round().long()
-        profile = frequency_profile(geometry)
+        nothing = torch.zeros(0, dtype=torch.float64)
+        profile = Profile(nothing, Estimates(nothing, nothing), nothing)
+        if len(geometry.shape) > 1:  # data without pixels have no frequencies
+            profile = frequency_profile(geometry)
         return cls(
             name=name,
             geometry=geometry,

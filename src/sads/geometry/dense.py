@@ -37,8 +37,18 @@ class Dense:
         return batch_mean(self.factors, self.counts)
 
     @property
+    def is_zero(self) -> bool:
+        """Did every network return zero?"""
+        return not self.factors.any()
+
+    @property
     def trace(self) -> float:
         return float(self.factor().diagonal().sum()) * self.lift.groups
+
+    @property
+    def largest(self) -> float:
+        """The largest of its numbers."""
+        return max(float(factor.abs().max()) for factor in self.factors)
 
     def quadratic(self, rows: Tensor) -> Tensor:
         """`v^T G_k v` of every batch for every row of (n, D), (K, n)."""

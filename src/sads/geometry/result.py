@@ -29,7 +29,7 @@ from sads.estimates import (
 from sads.families import Description
 from sads.files import opening, replacing
 from sads.from_json import decode_known
-from sads.geometry.dense import Dense
+from sads.geometry.dense import LARGEST, Dense
 from sads.geometry.directions import Directions
 from sads.geometry.ends import End
 from sads.geometry.lift import Lift
@@ -338,19 +338,20 @@ class Geometry:
             )
         if isinstance(self.moments, MatrixFree):
             return self._positive(self.moments.basis_energies(name))
-        pixels = math.prod(self.shape[1:])
+        spatial = self.shape[1:] or (1,)
+        pixels = math.prod(spatial)
         parts = []
         for numbers in torch.arange(self.dimension).split(max(1, CHUNK // self.dimension)):
             rows = torch.zeros(len(numbers), self.shape[0], pixels, dtype=torch.float64)
             unit = torch.nn.functional.one_hot(numbers % pixels, pixels).double()
-            images = SYNTHESIS[name](unit.reshape(-1, *self.shape[1:]).numpy())
+            images = SYNTHESIS[name](unit.reshape(-1, *spatial).numpy())
             rows[torch.arange(len(rows)), numbers // pixels] = torch.from_numpy(images).flatten(1)
             parts.append(self.moments.quadratic(rows.flatten(1)))
         return self._positive(torch.cat(parts, dim=1))
 
     def _positive(self, energies: Tensor) -> Estimates:
         """Means and errors of energies that every batch has, (K, n)."""
-        values = batch_mean(energies, self.counts)
+        values = batch_mean(energies, self.counts).clamp(min=0)  # rounding goes below
         return Estimates(values, positive_errors(values, self.batch_errors(energies)))
 
     @checked
@@ -382,6 +383,11 @@ class Geometry:
     def save(self, path: str | os.PathLike[str]) -> Path:
         """Write as safetensors, all at once or not at all."""
         path = as_path(path)
+        if not self.moments.largest <= LARGEST:
+            raise InvalidArgumentError(
+                f"this geometry has numbers up to {self.moments.largest:.2g}, a file holds those "
+                f"up to {LARGEST:g}; scale the networks or the data that were measured"
+            )
         tensors: dict[str, Tensor | Pieces] = {
             **self.moments.tensors(),
             "counts": self.counts,

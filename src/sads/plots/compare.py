@@ -27,6 +27,8 @@ def plot_comparison(comparison: Comparison, geometries: Sequence[Geometry]) -> F
             ranks = (np.arange(geometry.dimension) + 0.5) / geometry.dimension
             spectrum = Estimates(found.values / mean, found.value_errors / mean)
             _draw(axes[0], ranks, spectrum, color, name)
+            if len(geometry.shape) == 1:
+                continue  # no frequencies
             profile = frequency_profile(geometry)
             _draw(axes[1], profile.places.numpy(), profile.energies, color, name)
         _mark(axes[0], comparison.pairs[0], "spectrum")

@@ -30,7 +30,7 @@ class BasisEnergies:
     """Turns rows of a factor into the energies of basis vectors, one set for a kind of channel."""
 
     def __init__(self, lift: Lift, shape: tuple[int, ...], group: Sequence[Tensor] = ()):
-        self.spatial = shape[1:]
+        self.spatial = shape[1:] or (1,)
         self.channels, self._kinds = lift.parts(shape)
         self.names = tuple(name for name in KEPT if has_transform(name, self.spatial))
         self._orders = {name: [_order(name, self.spatial, g) for g in group] for name in self.names}
@@ -76,12 +76,12 @@ def _order(name: str, spatial: tuple[int, ...], g: Tensor) -> Tensor:
 
 def single_coefficient(row: Tensor, shape: tuple[int, ...]) -> tuple[str, int, int, float] | None:
     """Basis, channel, number and coefficient if a row (D,) is a multiple of a basis vector."""
-    images = row.reshape(shape[0], -1)
+    images, spatial = row.reshape(shape[0], -1), shape[1:] or (1,)
     length = float(row.square().sum())
     for name in KEPT:
-        if not has_transform(name, shape[1:]) or length == 0:
+        if not has_transform(name, spatial) or length == 0:
             continue
-        coefficients = _transform(name, images, shape[1:])
+        coefficients = _transform(name, images, spatial)
         largest = int(coefficients.abs().argmax())
         channel, number = divmod(largest, images.shape[1])
         value = float(coefficients[channel, number])

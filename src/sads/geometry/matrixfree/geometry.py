@@ -17,6 +17,7 @@ from torch import Tensor
 from sads.errors import NotKeptError
 from sads.estimates import Estimate, Estimates, batch_error, batch_mean, positive_errors
 from sads.files import tensor_digest
+from sads.geometry.dense import LARGEST
 from sads.geometry.ends import End
 from sads.geometry.lift import Lift
 from sads.geometry.matrixfree.energies import KEPT, single_coefficient
@@ -25,7 +26,6 @@ from sads.tensorfile import TensorFile
 from sads.transforms import has_transform
 from sads.untrusted import parse_json
 
-LARGEST = 1e60  # an energy of a file
 MAX_KEPT, MAX_MEASURED = 4096, 1 << 24  # directions at the ends, data that were measured, of a file
 ORTHONORMAL = 1e-6  # by which directions of a file may fail to be
 ENERGIES, MEASURED = "energies ", "measured "  # names of tensors begin so
@@ -42,11 +42,16 @@ class JudgedEnds:
     forms: Tensor  # (J, m, m), v_i^T A v_j in every batch of judges
     counts: Tensor  # (J,), networks in each; one batch of none if exact
 
-    def end(self, lift: Lift, shape: tuple[int, ...], side: str, count: int) -> End:
+    def inside(self, side: str, count: int) -> slice:
+        """Which of the directions are those of an end; a single one of a space is at both."""
         total = len(self.found)
+        if side == "avoided" or len(self.vectors) == 1:
+            return slice(0, min(self.num_avoided, count))
+        return slice(self.num_avoided, min(total, self.num_avoided + count))
+
+    def end(self, lift: Lift, shape: tuple[int, ...], side: str, count: int) -> End:
         avoided = side == "avoided"
-        inside = slice(0, self.num_avoided) if avoided else slice(self.num_avoided, total)
-        inside = slice(inside.start, min(inside.stop, inside.start + count))
+        inside = self.inside(side, count)
         vectors = self.vectors[:, inside].T  # (k, P)
         lifted = torch.zeros(len(vectors), lift.groups, lift.size, dtype=torch.float64)
         lifted[:, 0] = vectors
@@ -93,6 +98,11 @@ class MatrixFree:
     measured: Mapping[str, Tensor] = field(default_factory=dict)  # (K, n) by digest of data (n, D)
 
     @property
+    def is_zero(self) -> bool:
+        """Did every network return zero?"""
+        return not any(energies.any() for energies in self.energies.values())
+
+    @property
     def factors(self) -> Tensor:
         self._refuse("the factors of its batches")
 
@@ -104,12 +114,20 @@ class MatrixFree:
         pixels = batch_mean(self.energies["canonical"], self.counts)  # (kinds, pixels)
         return float(pixels.sum(dim=1)[list(self.channels)].sum())
 
+    @property
+    def largest(self) -> float:
+        """The largest of its numbers."""
+        return max(float(e.max()) for e in (*self.energies.values(), *self.measured.values()))
+
     def quadratic(self, rows: Tensor) -> Tensor:
         """`v^T G_k v` of every batch for data that were measured, or for basis vectors, (K, n)."""
         if (known := self.measured.get(tensor_digest(rows))) is not None:
             return known
         energies = []
         for row in rows:
+            if not row.any():
+                energies.append(torch.zeros(len(self.counts), dtype=torch.float64))
+                continue
             found = single_coefficient(row.to("cpu", torch.float64), self.shape)
             if found is None:
                 self._refuse(
@@ -135,6 +153,8 @@ class MatrixFree:
     def end(self, side: str, count: int) -> End:
         if self.ends is None:
             self._refuse("its ends: they need 16 networks or more, estimated in one piece")
+        if not len(self.ends.found[self.ends.inside(side, count)]):
+            self._refuse(f"its {side} end")
         return self.ends.end(self.lift, self.shape, side, count)
 
     def basis_bound(self, side: str) -> Estimate:
@@ -187,9 +207,9 @@ class MatrixFree:
 
     def _refuse(self, what: str) -> NoReturn:
         raise NotKeptError(
-            f"this geometry of {format_shape(self.shape)} is kept without a matrix, as one of "
-            f"{self.lift.size:,} x {self.lift.size:,} would be too large: it does not know {what}; "
-            "see docs/estimator.md, or choose a smaller shape"
+            f"this geometry of {format_shape(self.shape)} is kept without a matrix of "
+            f"{self.lift.size:,} x {self.lift.size:,}: it does not know {what}; see "
+            "docs/estimator.md, keep one (--matrix, matrix_free=False), or choose a smaller shape"
         )
 
     def tensors(self) -> dict[str, Tensor]:
