@@ -66,3 +66,15 @@ def test_baselines_of_whole_numbers_and_of_any_scale():
     x = normal(20, 3)
     plain, large = (gaussian_like(s * x, 50) for s in (1.0, 2.0**400))
     assert torch.equal(large, 2.0**400 * plain)
+
+
+def test_alignments_have_the_square_of_the_scale():
+    """With its errors, whose squares single precision does not hold."""
+    family = sads.family("cnn", shape=(1, 4, 4), channels=4, depth=1)
+    geometry, x = sads.estimate_geometry(family, 64), normal(50, 16).float()
+    plain, small = (sads.alignment(geometry, s * x) for s in (1.0, 2.0**-100))
+    for name in ("alpha", "minimum", "maximum", "held_out_minimum", "random"):
+        expected, found = getattr(plain, name), getattr(small, name)
+        assert found.value == pytest.approx(2.0**-200 * expected.value, rel=1e-4)
+        assert found.error == pytest.approx(2.0**-200 * expected.error, rel=1e-4)
+    assert small.share.error == pytest.approx(plain.share.error, rel=1e-4)

@@ -50,6 +50,7 @@ from sads.rotations.rotation import (
     working_type,
 )
 from sads.samples import as_samples, check_values
+from sads.scales import scale_of
 from sads.seeds import torch_stream
 
 NUM_PARTS = 10  # of the directions, for the shares of energy
@@ -449,6 +450,8 @@ class Pairing:
         may stand for the data and for `V`.
         """
         dtype = working_type(self.rows)
+        if scale_of(self.rows) != 1:  # single precision cannot hold squares of these
+            dtype = torch.float64
         axes = (self.axes if axes is None else axes).to(dtype)
         values = self._values.to(dtype)
         parts = []
