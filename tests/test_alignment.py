@@ -536,6 +536,11 @@ def test_files_of_rotations_written_before_estimates_are_read(tmp_path):
     assert (old.alpha.value, old.alpha.error) == (1.5, 0.25)
 
 
+def test_no_share_is_nan_percent():
+    everywhere = sads.estimate_geometry(sads.family("mlp", shape=(1, 4)), 16)
+    assert "alike" in sads.alignment(everywhere, torch.randn(20, 1, 4)).describe()["share"]
+
+
 def test_errors_that_nobody_knows_are_shown_alike_before_and_after_they_were_kept(
     tmp_path: Path,
 ) -> None:

@@ -254,13 +254,31 @@ def changed_input(conv, norm, x):
     return y * 2
 
 
+def changed_kernels(conv, norm, x):
+    with torch.no_grad():
+        conv.weight.mul_(2)
+        y = conv(x)
+        conv.weight.div_(2)
+    return y * 2
+
+
+def changed_norm(conv, norm, x):
+    with torch.no_grad():
+        norm.weight.mul_(2)
+        y = norm(x)
+        norm.weight.div_(2)
+        return F.silu(y)
+
+
 @pytest.mark.parametrize(
     ("use", "frozen", "reason"),
     [
         (changed_input, True, "changed before its output"),
+        (changed_kernels, True, "changed before its output"),
+        (changed_norm, True, "changed before its output"),
         (lambda conv, norm, x: Hidden.apply(conv(x)), False, "something else"),
     ],
-    ids=["changed input", "hidden"],
+    ids=["changed input", "changed kernels", "changed norm", "hidden"],
 )
 def test_what_goes_behind_our_back_is_noticed_before_it_counts(use, frozen, reason):
     class WithTime(Uses):
@@ -269,6 +287,21 @@ def test_what_goes_behind_our_back_is_noticed_before_it_counts(use, frozen, reas
 
     with pytest.raises(RuntimeError, match=reason):
         fast_network(WithTime(use), lambda: WithTime(use), (16, 8, 8), frozen=frozen)
+
+
+@pytest.mark.parametrize("kind", ["in place", "other memory", "another one"])
+def test_kernels_that_change_while_they_are_frozen_count(kind):
+    network, x = Uses(lambda conv, norm, x: conv(x)), torch.randn(3, 16, 8, 8)
+    fast, weight = FastNetwork(network, frozen=True), network.conv.weight
+    with torch.no_grad():
+        fast(x)
+        if kind == "in place":
+            weight.mul_(3)
+        elif kind == "other memory":
+            weight.data = torch.randn_like(weight)
+        else:
+            network.conv.weight = nn.Parameter(torch.randn_like(weight))
+        assert equal(fast(x), network(x))
 
 
 def trace(network):
@@ -376,7 +409,7 @@ def test_networks_that_want_channels_first_keep_pytorch_s_layers(kind, reason):
     family = sads.family(kind, (16, 4, 4))
     network = family.build()
     with pytest.warns(UserWarning, match=f"{reason}.*using PyTorch's"):
-        assert fast_forward(network, family, 1) == Forward(network, "torch")
+        assert fast_forward(network, family, 1) == Forward(network, family, "torch")
 
 
 def test_trying_the_layers_leaves_no_trace():

@@ -253,7 +253,10 @@ def test_folder_is_searched_through_in_order(tmp_path):
     for name, array in zip(("b.png", "a/z.png", "c/d/e.bmp"), GREY, strict=False):
         save_picture(tmp_path / name, array)
     (tmp_path / ".hidden").write_text("x")
+    for hidden in (".thumbnails/x/y.png", "a/.ipynb_checkpoints/z.png", "__MACOSX/b.png"):
+        save_picture(tmp_path / hidden, GREY[3])
     images = sads.load_images(tmp_path)
+    assert not sads.read_images(tmp_path).skipped
     assert torch.allclose(images[:, 0], scaled(GREY[[1, 0, 2]]), atol=1e-6)
     assert torch.equal(sads.load_images(str(tmp_path), limit=2), images[:2])
     assert torch.equal(sads.load_images(tmp_path / "b.png"), images[1:2])

@@ -786,6 +786,10 @@ def test_labels_that_are_refused(tmp_path):
     labels(labels=np.arange(3))
     with pytest.raises(DataError, match="3 labels for 5 images"):
         read_data(str(tmp_path / "a.npz"), (3, 6, 7))
+    labels(labels=np.arange(9))
+    for source, limit in (("a.npz", None), ("a.npz", 7), ("a.npz:2", 3)):
+        with pytest.raises(DataError, match="9 labels for 5 images"):
+            read_data(str(tmp_path / source), (3, 6, 7), limit)
     with pytest.raises(InvalidArgumentError, match="limit"):
         sads.load_labels("digits", limit=-3)
 

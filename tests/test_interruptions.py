@@ -27,7 +27,7 @@ from sads.errors import CheckpointError, ExperimentError, InterruptedEstimate, O
 from sads.experiments.run import get_geometry
 from sads.experiments.spec import FamilySpec, GeometrySpec
 from sads.experiments.store import Store
-from sads.geometry import estimate
+from sads.geometry import loop
 
 MLP = ["--shape", "1x4x4", "-o", "width=8", "-o", "depth=1"]
 CNN = ["-o", "channels=4", "-o", "depth=1", "--shape", "1x6x6"]
@@ -50,14 +50,14 @@ def interrupt_after(count: int, number: int = signal.SIGINT) -> Callable[..., No
 @pytest.fixture
 def interrupted(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every estimate gets SIGTERM after its first stack of networks."""
-    original = estimate.draw_grams
+    original = loop.draw_grams
 
     def grams(*arguments: object) -> object:
         for result in original(*arguments):  # type: ignore[arg-type]
             yield result
             signal.raise_signal(signal.SIGTERM)
 
-    monkeypatch.setattr(estimate, "draw_grams", grams)
+    monkeypatch.setattr(loop, "draw_grams", grams)
 
 
 class TestEstimates:
@@ -246,7 +246,7 @@ class TestStore:
     ) -> None:
         """As `sads reproduce` does after a kill; a damaged part is thrown away."""
         spec, store = replace(self.SPEC, num_networks=300), Store(tmp_path)
-        original, stacks = estimate.draw_grams, []
+        original, stacks = loop.draw_grams, []
 
         def count(*arguments: object, stop: bool) -> object:
             for result in original(*arguments):  # type: ignore[arg-type]
@@ -257,7 +257,7 @@ class TestStore:
 
         def drawn(stop: bool = False) -> int:
             stacks.clear()
-            monkeypatch.setattr(estimate, "draw_grams", partial(count, stop=stop))
+            monkeypatch.setattr(loop, "draw_grams", partial(count, stop=stop))
             if stop:
                 with pytest.raises(InterruptedEstimate):
                     get_geometry(spec, store)

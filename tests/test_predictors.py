@@ -238,6 +238,8 @@ def test_misuse_is_one_clear_line() -> None:
         Prospect(prospect.network, torch.zeros(3, 1, 2, 2))
     with pytest.raises(InvalidArgumentError, match="unknown prediction"):
         Plan(prediction="tea")
+    with pytest.raises(InvalidArgumentError, match="choose from epsilon, score, x0, v and"):
+        Plan(prediction="flow")  # which networks are probed, but not trained for
     other = sads.estimate_geometry(sads.family("cnn", (1, 2, 2), channels=4), 16)
     with pytest.raises(InvalidArgumentError, match="give the family's own"):
         Untrained(prospect.network.family, other)

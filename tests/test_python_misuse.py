@@ -477,6 +477,10 @@ def right():
     two = torch.tensor([1.0, 2.0])
     directions = geometry().directions()
     symmetric = sads.family("cnn", shape=(1, 5, 5), channels=4, depth=1)
+    descent, linear = (
+        theory.GaussianDescent(two, two),
+        theory.LinearDSM(torch.eye(3), torch.ones(3)),
+    )
     return {
         sads.alignment: {"geometry": geometry(), "x": X},
         sads.basis: {"name": "dct", "shape": (1, 4, 4)},
@@ -548,6 +552,13 @@ def right():
         theory.GaussianDescent: {"eigenvalues": two, "energies": two},
         theory.Landscape: {},
         theory.LinearDSM: {"phi": torch.eye(3), "v": torch.ones(3)},
+        descent.excess: {"overlaps": torch.eye(2), "steps": [1]},
+        descent.random: {"steps": [1], "count": 2},
+        linear.gradient: {"theta": torch.eye(3)},
+        linear.expected_errors: {"steps": [1], "learning_rate": 0.1},
+        linear.second_moments: {"steps": [1], "learning_rate": 0.1},
+        linear.plateau: {"learning_rate": 0.1},
+        linear.simulate: {"steps": [1], "learning_rate": 0.1, "num_runs": 2},
     }
 
 

@@ -34,7 +34,13 @@ from sads.experiments.figures.practice import arms
 from sads.experiments.page import Summary, describe_claim
 from sads.experiments.preregistration import find_registered
 from sads.experiments.records import Facts, Record
-from sads.experiments.reproduction import _commands, _drawing, refuse_to_lose, write_outcome
+from sads.experiments.reproduction import (
+    Request,
+    _commands,
+    _drawing,
+    refuse_to_lose,
+    write_outcome,
+)
 from sads.experiments.spec import COMMON, PAPER, FamilySpec
 from sads.experiments.store import Store
 from sads.experiments.verdict import correct
@@ -96,6 +102,10 @@ def test_refusals(reproduce, arguments, says, tmp_path):
 def test_refuses_folders_of_others(reproduce, tmp_path):
     (tmp_path / "thesis.tex").write_text("precious")
     assert "holds no store of sads" in refused(reproduce("fig6", "--out", str(tmp_path)))
+    (tmp_path / "new" / "store").mkdir(parents=True)  # another process makes it at this moment
+    for name in (".sads-lock", ".sads-tmp-1"):
+        (tmp_path / "new" / name).touch()
+    Request((), out=str(tmp_path / "new")).open_store()
     store = tmp_path / "newer" / "store"
     store.mkdir(parents=True)
     (store / "sads-store.json").write_text('{"format": "sads-store", "version": 99}')

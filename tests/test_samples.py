@@ -9,7 +9,11 @@ import torch
 from torch import Tensor
 
 import sads
+from sads.data.bases import Basis
+from sads.data.spec import DataSpec
+from sads.diffusion.sample import SamplingOptions
 from sads.errors import SadsError
+from sads.probes import ForwardProbe, SamplerProbe
 
 SHAPE = (3, 4, 5)
 X = torch.randn(40, *SHAPE, generator=torch.Generator().manual_seed(0))
@@ -107,3 +111,25 @@ def test_whole_numbers_are_compared_with_their_like_only() -> None:
     with pytest.raises(SadsError, match="cannot be compared"):
         sads.sliced_wasserstein(IMAGES, images)
     assert sads.sliced_wasserstein(X > 0, X > 0, num_projections=9).sw2 == 0
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: DataSpec("foo", "dct"),  # type: ignore[arg-type]
+        lambda: DataSpec("rank-one", "dct", "first"),
+        lambda: DataSpec("sphere", "g.safetensors", "up"),
+        lambda: DataSpec("images", ""),
+        lambda: DataSpec("images", "a.npz", "x"),
+        lambda: Basis("dct", [1, 4, 4]),  # type: ignore[arg-type]
+        lambda: Basis("dct", (1, 4.0, 4)),  # type: ignore[arg-type]
+        lambda: ForwardProbe([1.0]),  # type: ignore[arg-type]
+        lambda: SamplerProbe(3),  # type: ignore[arg-type]
+        lambda: SamplingOptions(rotation="min"),  # type: ignore[arg-type]
+        lambda: SamplingOptions(compile="yes"),  # type: ignore[arg-type]
+        lambda: SamplingOptions(checkpoint_seconds=-1.0),
+    ],
+)
+def test_what_is_frozen_is_checked_when_it_is_made(make: Callable[[], object]) -> None:
+    with pytest.raises(SadsError):
+        make()

@@ -9,6 +9,7 @@ import signal
 import sys
 import time
 from collections import Counter
+from multiprocessing import resource_tracker
 from pathlib import Path
 
 import pytest
@@ -116,6 +117,19 @@ def test_workers_end_with_a_watcher_that_fails(tmp_path):
         sweep(cells(count=2), Store(tmp_path / "store"), num_workers=2, watch=watch)
     assert caught.tb is not None  # as in a notebook, the frames of the sweep live on
     assert not multiprocessing.active_children()
+
+
+@pytest.mark.skipif(not hasattr(signal, "pthread_sigmask"), reason="Windows has no masks")
+def test_what_is_started_is_deaf_to_interrupts(monkeypatch):
+    """Also the first of all processes, before which Python starts a tracker, and lets them in."""
+    tracker = resource_tracker.ResourceTracker()
+    monkeypatch.setattr(resource_tracker, "ensure_running", tracker.ensure_running)
+    with sweeping._without_interrupts():
+        resource_tracker.ensure_running()  # as `process.start` does
+        blocked = signal.pthread_sigmask(signal.SIG_BLOCK, [])
+    os.close(tracker.getfd())
+    os.waitpid(tracker._pid, 0)
+    assert signal.SIGINT in blocked
 
 
 @pytest.mark.parametrize(("cpus", "gpus"), [(0, 1), (-1, 0), (1, -1)])

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 import sads
-from sads.errors import InvalidArgumentError
+from sads.errors import InvalidArgumentError, NetworkError
 from sads.geometry.dense import Dense
 from sads.theory import (
     asymmetry,
@@ -252,3 +252,30 @@ def test_too_few_batches_have_an_unknown_error_everywhere():
             geometry.energy(x[0]).error,
         ]
         assert {math.isfinite(error) for error in errors} == {num >= 8}
+
+
+def test_asymmetry_of_nothing_and_of_any_type():
+    assert float(asymmetry(torch.zeros(1, 1, 4))["flip of axis 0"]) == 0
+    responses = torch.randn(3, 1, 4, 4, generator=torch.Generator().manual_seed(0))
+    for name, expected in asymmetry(responses).items():
+        for scale in (1e-30, 1e30):
+            assert torch.allclose(asymmetry(scale * responses)[name], expected)
+        half = asymmetry((300 * responses).half())[name]
+        assert torch.allclose(half.float(), expected, atol=1e-2)
+
+
+def test_bounds_are_never_negative():
+    """A single network leaves directions of which rounding makes something below 0."""
+    geometry = sads.estimate_geometry(sads.family("mlp", (1, 4)), 1, estimator="outer-product")
+    null = torch.linalg.eigh(geometry.matrix()).eigenvectors[:, :3].T
+    assert (markov_bound(geometry, null).bounds >= 0).all()
+
+
+def test_predictions_leave_out_bases_that_do_not_exist():
+    geometry = sads.estimate_geometry(sads.family("mlp", (1, 6, 6)), 16)
+    assert set(predict(geometry)) == {"canonical", "dct", "dst"}
+
+
+def test_networks_that_cannot_be_evaluated_have_no_response():
+    with pytest.raises(NetworkError, match=r"cannot be evaluated as net\(x, t\)"):
+        impulse_response(sads.family(lambda: nn.Linear(3, 3), (1, 4, 4)), 1)

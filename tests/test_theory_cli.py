@@ -124,7 +124,11 @@ def files(tmp_path):
         (["theorem1", "--eigenvalues", "one"], "not a list of numbers"),
         (["theorem1", "--learning-rate", "2"], "diverges"),
         (["theorem1", "--sigma", "0"], "sigma must be positive"),
+        (["theorem1", "--sigma", "1e-200"], "sigma must be positive"),
+        (["theorem1", "--sigma", "1e200"], "sigma must be positive"),
         (["markov", "--threshold", "-1"], "threshold"),
+        (["markov", "--networks", "16", "--threshold", "1e200"], "threshold"),
+        (["symmetry", "--shape", "1x4", "--networks", "1"], "one position"),
         (["symmetry", "--level", "5000", "--networks", "1"], "level from 0 to 999"),
         (["adaptive", "cnn", "--image", "none.npz"], "none.npz"),
         (["adaptive", "cnn", "--shape", "1x8"], "1x8"),
@@ -158,11 +162,16 @@ def test_commands_start_without_what_is_slow_to_import(start, slow):
     [
         ["symmetry", "--shape", "1x16", "--networks", 2],  # lines instead of pictures
         ["markov", "--networks", 16, "--seed", 2**64 - 1],
+        ["predict", "cnn", "--shape", "1x6x6", "--networks", 16],  # where there is no Haar basis
+        ["theorem1", "--sigma", 1e-49, "--steps", 20, "--runs", 8],
+        ["theorem1", "--learning-rate", 1e-300, "--steps", 20, "--runs", 8],
+        ["theorem2", "cnn", "--shape", "1x4x4", "--networks", 16, "--images", "constant.npz"],
         ["theorem1", "--steps", 20, "--runs", 8, "--seed", 2**64 - 1],
         ["descent", "mlp", "--shape", "1x4x4", "--networks", 16, "--steps", 2, "--rotations", 2],
     ],
 )
-def test_the_least_and_the_most_that_is_taken(run, arguments) -> None:
+def test_the_least_and_the_most_that_is_taken(run, tmp_path, arguments) -> None:
+    np.savez(tmp_path / "constant.npz", images=np.full((9, 1, 4, 4), 0.5, dtype=np.float32))
     status, _, err = run(*map(str, arguments))
     assert status == 0, err
 

@@ -189,6 +189,21 @@ def test_what_is_no_spectrum_is_refused(
         GaussianDescent(*map(torch.tensor, arguments))
 
 
+def test_what_does_not_fit_is_refused() -> None:
+    problem = GaussianDescent(torch.ones(2), torch.ones(2))
+    for call in (
+        lambda: problem.random([1], 0),
+        lambda: problem.random([1], 2, seed=-1),
+        lambda: problem.minimum([0.5]),  # type: ignore[list-item]
+        lambda: problem.minimum([10**400]),
+        lambda: problem.terms(-1),
+        lambda: problem.excess(torch.ones(3, 3), [1]),
+        lambda: overlaps(torch.ones(2, 3), torch.ones(3, 3)),
+    ):
+        with pytest.raises(InvalidArgumentError):
+            call()
+
+
 def test_command(command: Sads) -> None:
     options = ["mlp", "--shape", "1x4x4", "--networks", "32", "--steps", "1000"]
     out = command.succeed("theory", "descent", *options, "--rotations", 20, "--json")

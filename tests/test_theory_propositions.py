@@ -1,6 +1,7 @@
 """Propositions 1 to 3 on networks through estimates that impose no form, and where they fail."""
 
 import math
+from dataclasses import replace
 
 import pytest
 import torch
@@ -186,3 +187,22 @@ def test_refusals():
         sads.structure(some, patch_size=3)
     with pytest.raises(InvalidArgumentError, match="give patch_size"):
         sads.structure(some)["transformer"]
+
+
+@pytest.mark.parametrize("patch_size", [3, [2, 2], 0])
+def test_an_option_that_cuts_nothing_up_is_no_patch_size(patch_size):
+    """Somebody's network may call anything so; that form is not tried then."""
+    geometry = sampled(torch.randn(32, 16, generator=torch.Generator().manual_seed(0)), (1, 4, 4))
+    provenance = replace(geometry.provenance, family={"options": {"patch_size": patch_size}})
+    forms = sads.structure(replace(geometry, provenance=provenance)).forms
+    assert {form.name for form in forms} == {"mlp", "cnn"}
+
+
+def test_factors_of_transformers_are_of_square_matrices():
+    for gram, variance in (
+        (torch.ones(2, 3), 1.0),
+        (torch.full((2, 2), math.nan), 1.0),
+        (torch.eye(2), -1.0),
+    ):
+        with pytest.raises(InvalidArgumentError):
+            transformer_factor(gram, variance, 1.0)

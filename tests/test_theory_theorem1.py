@@ -8,7 +8,8 @@ import pytest
 import sympy
 import torch
 
-from sads.errors import InvalidArgumentError
+from sads import environment
+from sads.errors import InvalidArgumentError, NotEnoughMemoryError
 from sads.theory import LinearDSM, conditioning, expected_quadratic, optimal_score, rates
 
 SPECTRUM = [1.0, 0.5, 0.25, 0.125, 0.0625]
@@ -246,3 +247,45 @@ def test_refusals():
         problem(0).plateau(0.0)
     with pytest.raises(InvalidArgumentError, match="increasing"):
         problem(0).squared_errors([3, 1], 0.1)
+
+
+def test_little_noise_keeps_its_modes():
+    """`M` has the eigenvalue `sigma^2` exactly, however much larger the other one is."""
+    little = LinearDSM(conditioning([1.0, 0.5, 0.25], seed=1), torch.ones(3), 1e-9)
+    scale = 0.02 * little.residual_variance * float((little.phi.T @ little.v).square().sum())
+    assert little.plateau(0.02) == pytest.approx(3 * scale, rel=0.1)  # eta |Phi^T v|^2 D s
+    assert little.rate == pytest.approx(0.25 * 1e-18)
+
+
+def test_a_covariance_that_cannot_be_held_is_refused(monkeypatch):
+    monkeypatch.setattr(environment, "available_memory", lambda: 0)
+    many = LinearDSM(torch.eye(100), torch.ones(100))
+    with pytest.raises(NotEnoughMemoryError, match="give fewer eigenvalues"):
+        many.gradient_covariance()
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda: problem(0).gradient(torch.ones(2, 2)),
+        lambda: problem(0).squared_errors([1.5], 0.1),
+        lambda: problem(0).squared_errors([2, 1], 0.1),
+        lambda: problem(0).squared_errors([1], 0.1, init_variance=-1.0),
+        lambda: problem(0).simulate([1], 0.1, 3, init_variance=-1.0),
+        lambda: problem(0).simulate([1], 0.1, 3, seed=-1),
+        lambda: rates(torch.tensor([1.0, math.inf]), 1.0),
+        lambda: optimal_score(torch.ones(40_000), 1.0),
+        lambda: optimal_score(torch.ones(2), 1e200),
+        lambda: expected_quadratic(torch.full((2, 2), math.nan), 1.0, 2),
+        lambda: conditioning(range(1, 40_000)),
+    ],
+)
+def test_what_is_refused_in_one_line(call):
+    with pytest.raises(InvalidArgumentError) as raised:
+        call()
+    assert str(raised.value).isprintable()
+
+
+def test_steps_may_be_a_tensor():
+    expected = problem(0).squared_errors([1, 5], 0.1)
+    assert torch.equal(problem(0).squared_errors(torch.tensor([1, 5]), 0.1), expected)

@@ -1,11 +1,13 @@
 """Theorem 2 on its own: every permutation, random rotations, and the rotations of data."""
 
 import itertools
+import math
 
 import pytest
 import torch
 
 import sads
+from sads.errors import InvalidArgumentError
 from sads.theory.theorem2 import extremes, try_rotations
 
 
@@ -42,3 +44,14 @@ def test_what_is_outside_is_counted():
     assert wrong.num_outside == 10
     with pytest.raises(sads.SadsError, match="num_rotations"):
         try_rotations(torch.ones(2), torch.ones(2), 0)
+
+
+def test_spectra_of_any_type():
+    """Products of half precision overflow, and whole numbers have no dot product with others."""
+    whole, half = torch.tensor([3, 1]), torch.tensor([300.0, 2.0], dtype=torch.float16)
+    assert extremes(whole, half) == (306.0, 902.0)
+    assert extremes(half, half) == (1200.0, 90004.0)
+    assert try_rotations(whole, half, 5).num_outside == 0
+    assert try_rotations(-whole, torch.zeros(2), 5).num_outside == 0
+    with pytest.raises(InvalidArgumentError, match="finite"):
+        extremes(torch.tensor([math.nan, 1.0]), half)

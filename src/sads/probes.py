@@ -102,6 +102,7 @@ class GaussianProbe(Probe):
         return {"name": "gaussian", "width": self.width}
 
 
+@checked
 @dataclass(frozen=True, eq=False)
 class ForwardProbe(Probe):
     """`x = signal_t x_0 + sigma_t eps`, with `x_0` one of the given images (Figure 9)."""
@@ -144,6 +145,7 @@ class ForwardProbe(Probe):
         }
 
 
+@checked
 @dataclass(frozen=True, eq=False)
 class SamplerProbe(Probe):
     """`x = sampler(level, generator)`: one input of the networks' shape per call."""

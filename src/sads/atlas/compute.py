@@ -16,7 +16,7 @@ from sads.atlas.entry import Directions, Entry, describe, load, save
 from sads.environment import peak_memory, reset_peak_memory, return_free_memory
 from sads.errors import InvalidArgumentError, printable
 from sads.families import ScoreFamily
-from sads.geometry.estimate import Progress
+from sads.geometry.job import Progress
 from sads.geometry.plan import Stage
 from sads.geometry.result import Geometry, load_geometry
 

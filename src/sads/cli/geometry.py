@@ -340,7 +340,7 @@ def write_geometry(
     if result.matrix_free:
         return write_ends(result, folder, report)
     from sads.files import write_json
-    from sads.geometry.estimate import is_settled
+    from sads.geometry.loop import is_settled
     from sads.geometry.summary import why_unknown
     from sads.plots.geometry import plot_directions, plot_spectrum
     from sads.plots.style import save

@@ -231,7 +231,7 @@ class _LineWriter:
 
 def describe(board: "Board") -> str:
     text = f"{board.found + board.finished} of {counted(board.total, 'cell')} done"
-    text += f" ({board.found} were there)" if board.found else ""
+    text += f" ({board.found} {'was' if board.found == 1 else 'were'} there)" if board.found else ""
     text += f", {len(board.failed)} failed" if board.failed else ""
     left = board.seconds_left()
     return text + (f", {format_seconds(left)} left" if left else "")

@@ -25,6 +25,8 @@ from sads.seeds import seeded
 
 PYTORCH = "torch"  # the name of PyTorch's layers
 Function = Callable[..., Any]
+State = tuple[int, int]  # where the numbers of a weight are, and how often they were changed
+Points = tuple[Tensor, State, Tensor]  # of a weight, as it was: see `layers.at_points`
 
 
 def layers_name(*, on_gpu: bool = False) -> str:
@@ -44,17 +46,19 @@ class FastNetwork:
     For one thread: PyTorch's layers use all threads, ours only one.
 
     Args:
-        frozen: the parameters will not change as long as this is used.
+        frozen: the parameters will hardly change as long as this is used: what is known of their
+            kernels is kept. A kernel that did change is used as it is.
     """
 
     def __init__(self, network: nn.Module, *, frozen: bool = False):
         library()  # raises here, not in the middle of something
         self.network = network
-        self.points: dict[int, tuple[Tensor, Tensor]] = {}
+        self.points: dict[int, Points] = {}
         if frozen:
             for weight in network.parameters():
                 if layers.is_wide_kernel(weight):
-                    self.points[id(weight)] = weight, layers.at_points(weight.detach())
+                    kept = weight, _state(weight), layers.at_points(weight.detach())
+                    self.points[id(weight)] = kept
 
     def __call__(self, *arguments: Any, **options: Any) -> Any:
         with _FastFunctions(self.points):
@@ -63,9 +67,9 @@ class FastNetwork:
 
 
 class _FastFunctions(TorchFunctionMode):
-    def __init__(self, points: dict[int, tuple[Tensor, Tensor]]):
+    def __init__(self, points: dict[int, Points]):
         super().__init__()
-        self.points = points  # of weights that stay, by their id, each with its weight
+        self.points = points
 
     def __torch_function__(
         self, func: Function, types: Any, args: Any = (), kwargs: Any = None
@@ -102,9 +106,9 @@ class _FastFunctions(TorchFunctionMode):
             return F.conv2d(input, weight, bias, stride, padding, dilation, groups)
         if not layers.is_winograd(input, weight) or input.is_inference():
             return layers.convolve_few(input, weight, bias)
-        kept, points = self.points.get(id(weight), (None, None))
+        kept, state, points = self.points.get(id(weight), (None, None, None))
         shape = (len(input), len(weight), *input.shape[2:])
-        points = points if kept is weight else None
+        points = points if kept is weight and state == _state(weight) else None
         return _WaitingConvolution.of(shape, input, weight, bias, points)
 
 
@@ -145,7 +149,7 @@ class _Waiting(Tensor):
     """
 
     arguments: tuple[Any, ...]
-    version: int
+    versions: tuple[int, ...]
     needs_graph: bool
     value: Tensor | None
 
@@ -153,7 +157,7 @@ class _Waiting(Tensor):
     def of(cls, shape: Sequence[int], x: Tensor, *options: Any) -> Tensor:
         self = _NAN.expand(shape).as_subclass(cls)
         self.arguments = (x, *options)
-        self.version = x._version
+        self.versions = tuple(map(_version, self.arguments))
         self.needs_graph = torch.is_grad_enabled()
         self.value = None
         return self
@@ -175,8 +179,10 @@ class _Waiting(Tensor):
         return self.value is None and self.needs_graph == torch.is_grad_enabled()
 
     def check_input(self) -> None:
-        if self.arguments[0]._version != self.version:
-            raise RuntimeError("the input of a layer is changed before its output is used")
+        if self.versions != tuple(map(_version, self.arguments)):
+            raise RuntimeError(
+                "the input or a weight of a layer is changed before its output is used"
+            )
 
     @classmethod
     def __torch_function__(
@@ -220,6 +226,15 @@ class _WaitingConvolution(_Waiting):
                 shift = other.flatten(1).expand(samples, channels)
                 return layers.convolve(x, weight, bias, points, shift=shift)
         return self.computed() + other
+
+
+def _state(weight: Tensor) -> State:
+    return weight.data_ptr(), _version(weight)
+
+
+def _version(x: Any) -> int:
+    """How often a tensor was changed; of those of inference mode nobody counts it."""
+    return x._version if isinstance(x, Tensor) and not x.is_inference() else 0
 
 
 # What may be asked of a result that is not there yet.

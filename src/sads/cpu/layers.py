@@ -4,6 +4,9 @@
 and normalisation takes SiLU along in one pass; both are written in C (`kernels.c`). Their images
 have channels last in memory (`torch.channels_last`), whatever they are given.
 
+A NaN, an infinity or a number near the largest spoils the tile of 4x4 pixels that it is in and
+those beside it, where PyTorch's convolutions spoil its neighbours only.
+
 What they take is asked beforehand (`suits_convolution`, `suits_norm`), for C code would read past
 the end of memory, or take doubles for floats.
 """
@@ -39,6 +42,7 @@ def suits_norm(x: Tensor, num_groups: int, weight: Tensor | None, bias: Tensor |
     return (
         _are_images(x)
         and x.shape[1] % WIDE == 0
+        and num_groups > 0
         and x.shape[1] % num_groups == 0
         and all(t is not None and t.shape == x.shape[1:2] and _is_plain(t) for t in (weight, bias))
     )

@@ -78,10 +78,11 @@ class Basis:
             raise InvalidArgumentError(
                 f"unknown basis {self.name!r}; choose one of {', '.join(BASES)}"
             )
-        if len(self.shape) not in (2, 3) or any(n < 1 for n in self.shape):
+        whole = isinstance(self.shape, tuple) and all(type(n) is int for n in self.shape)
+        if not whole or len(self.shape) not in (2, 3) or min(self.shape) < 1:
             raise InvalidArgumentError(
                 f"a basis needs a shape (channels, length) or (channels, height, width), "
-                f"got {self.shape}"
+                f"got {shown(self.shape)}"
             )
         if not has_transform(self.name, self.shape[1:]):
             raise InvalidArgumentError(

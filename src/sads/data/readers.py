@@ -32,6 +32,9 @@ from sads.untrusted import first_line, open_regular
 __all__ = ["Array", "Found", "Items", "Skipped", "reader_of", "register_reader"]
 
 
+ADDED_BY_SYSTEMS = ("__MACOSX", "@eaDir", "Thumbs.db", "desktop.ini")
+
+
 def read_numpy(path: Path) -> Items:
     """The array of an npy file; of an npz file `images`, or its only array."""
     yield path.name, Found(load_images_array(path), laid_out=False)
@@ -63,7 +66,10 @@ def read_folder(folder: Path) -> Items:
 
 
 def _walk(folder: Path) -> tuple[set[Path], set[Path]]:
-    """All files below a folder that are not hidden, and links to folders; to any depth."""
+    """All files below a folder, and links to folders, to any depth, but what is hidden.
+
+    Hidden are names that begin with a dot, and folders that systems add: copies and thumbnails.
+    """
     paths: set[Path] = set()
     links: set[Path] = set()
     waiting = [str(folder)]
@@ -72,9 +78,11 @@ def _walk(folder: Path) -> tuple[set[Path], set[Path]]:
         try:
             with os.scandir(top) as entries:
                 for entry in entries:
+                    if entry.name.startswith(".") or entry.name in ADDED_BY_SYSTEMS:
+                        continue
                     if entry.is_dir(follow_symlinks=False):
                         waiting.append(entry.path)
-                    elif not entry.name.startswith("."):
+                    else:
                         linked = entry.is_symlink() and os.path.isdir(entry.path)
                         (links if linked else paths).add(Path(entry.path))
         except OSError as error:

@@ -21,7 +21,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from sads.arguments import check_seed
+from sads.arguments import check_seed, shown
 from sads.data.bases import BASES, basis
 from sads.data.images import read_images
 from sads.data.labels import load_labels
@@ -52,6 +52,25 @@ class DataSpec:
     source: str
     which: str = ""  # of the source; of images, the number of one of them
 
+    def __post_init__(self) -> None:
+        words = isinstance(self.source, str) and isinstance(self.which, str)
+        if self.kind not in ("images", "rank-one", "sphere") or not words or not self.source:
+            raise DataError(
+                f"data are images, rank-one or sphere of a source, got {shown(self.kind)} of "
+                f"{shown(self.source)}"
+            )
+        if self.kind == "sphere" and self.which not in ENDS:
+            raise DataError(
+                f"a sphere lies in preferred or avoided directions, not in {self.which!r}"
+            )
+        if self.kind == "rank-one" and not (NUMBER.fullmatch(self.which) or self.span):
+            raise DataError(
+                f"{self.which!r} is not the number of a direction; write 0 for the first, -1 for "
+                "the last, or 48-63/50 for a vector in the span of several"
+            )
+        if self.kind == "images" and self.which and not NUMBER.fullmatch(self.which):
+            raise DataError(f"{self.which!r} is not the number of an image, counted from 0")
+
     @classmethod
     def parse(cls, text: str) -> "DataSpec":
         if not text.strip():
@@ -64,9 +83,7 @@ class DataSpec:
                     f"{text!r} does not say which direction; write rank-one:GEOMETRY:RANK, "
                     "rank-one:BASIS:INDEX or sphere:GEOMETRY:preferred"
                 )
-            spec = cls("rank-one" if kind == "rank-one" else "sphere", source, which)
-            spec._check()
-            return spec
+            return cls("rank-one" if kind == "rank-one" else "sphere", source, which)
         source, _, which = text.rpartition(":")
         if source and NUMBER.fullmatch(which) and not os.path.exists(text):
             return cls("images", source, which)
@@ -92,17 +109,6 @@ class DataSpec:
         """First and last eigenvector of a span, and the one it stands for."""
         found = SPAN.fullmatch(self.which)
         return None if found is None else (int(found[1]), int(found[2]), int(found[3]))
-
-    def _check(self) -> None:
-        if self.kind == "sphere" and self.which not in ENDS:
-            raise DataError(
-                f"a sphere lies in preferred or avoided directions, not in {self.which!r}"
-            )
-        if self.kind == "rank-one" and not (NUMBER.fullmatch(self.which) or self.span):
-            raise DataError(
-                f"{self.which!r} is not the number of a direction; write 0 for the first, -1 for "
-                "the last, or 48-63/50 for a vector in the span of several"
-            )
 
 
 @dataclass(frozen=True, eq=False)
@@ -192,12 +198,15 @@ def _read_images(
         layout=layout,
     )
     images, statement = result.images, result.statement()
-    labels = None if result.skipped else load_labels(spec.source, len(images))
-    if labels is not None and len(labels) != len(images):
-        raise DataError(
-            f"{result.source} has {len(labels):,} labels for {len(images):,} images, expected one "
-            "for each: mend or remove them"
-        )
+    labels = None if result.skipped else load_labels(spec.source)
+    if labels is not None:
+        all_read = spec.which or num_samples is None or len(images) < num_samples
+        if len(labels) < len(images) or (all_read and len(labels) > len(images)):
+            raise DataError(
+                f"{result.source} has {len(labels):,} labels for {len(images):,} images, expected "
+                "one for each: mend or remove them"
+            )
+        labels = labels[: len(images)]
     if spec.which:
         index = _place(spec.which, len(images), spec.source, "images")
         images = images[index : index + 1]

@@ -10,6 +10,7 @@ from sads.arguments import as_tensor, check_count, check_seed
 from sads.checked import checked
 from sads.environment import check_samples
 from sads.errors import InvalidArgumentError
+from sads.scales import moderate_rows
 
 
 @checked
@@ -31,7 +32,8 @@ def rank_one(vector: Tensor, num_samples: int, seed: int = 0) -> Tensor:
     """
     vector = as_tensor(vector, "the vector", floating=True)
     _check_directions(vector[None], num_samples, seed)
-    direction = vector.double() / vector.double().norm()
+    direction = moderate_rows(vector.double().reshape(1, -1)).reshape(vector.shape)
+    direction = direction / direction.norm()
     size = np.random.default_rng(seed).standard_normal(num_samples)
     coordinate = math.sqrt(vector.numel()) * torch.from_numpy(size)
     return torch.tensordot(coordinate, direction.cpu(), dims=0).float()
@@ -58,7 +60,7 @@ def sphere(vectors: Tensor, num_samples: int, seed: int = 0) -> Tensor:
     """
     vectors = as_tensor(vectors, "vectors", floating=True)
     _check_directions(vectors, num_samples, seed)
-    flat = vectors.double().flatten(1).cpu()
+    flat = moderate_rows(vectors.double().flatten(1).cpu())
     rows = flat / flat.norm(dim=1, keepdim=True)
     if int(torch.linalg.matrix_rank(rows, rtol=1e-8)) < len(rows):
         raise InvalidArgumentError(
@@ -79,7 +81,7 @@ def _check_directions(vectors: Tensor, num_samples: int, seed: int) -> None:
         raise InvalidArgumentError(
             f"expected directions of shape (number, *shape), got {tuple(vectors.shape)}"
         )
-    lengths = vectors.double().flatten(1).norm(dim=1)
+    lengths = moderate_rows(vectors.double().flatten(1)).norm(dim=1)
     if not bool(lengths.isfinite().all() and (lengths > 0).all()):
         raise InvalidArgumentError(
             "a direction must be finite and not zero, got one of length "

@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from sads.arguments import check_count, check_seed, check_type
+from sads.arguments import check_count, check_seed, check_type, shown
 from sads.checked import checked
 from sads.diffusion.clipping import Clip, Clipping, clipping_of, frame_of
 from sads.diffusion.cores import count_flops
@@ -144,6 +144,7 @@ def register_sampler(name: str, sampler: Sampler) -> None:
     SAMPLERS[name] = sampler
 
 
+@checked
 @dataclass(frozen=True)
 class SamplingOptions:
     """How samples are drawn: see `sample`, whose arguments these are."""
@@ -164,6 +165,10 @@ class SamplingOptions:
             check_count("batch_size", self.batch_size)
         check_seed(self.seed)
         check_count("steps", self.steps, 0)
+        if self.checkpoint_seconds is not None and self.checkpoint_seconds < 0:
+            raise InvalidArgumentError(
+                f"checkpoint_seconds must be at least 0, got {shown(self.checkpoint_seconds)}"
+            )
         if not isinstance(self.sampler, str) or self.sampler not in SAMPLERS:
             raise InvalidArgumentError(
                 f"unknown sampler {self.sampler!r}; choose one of {', '.join(SAMPLERS)}"
@@ -192,7 +197,7 @@ def sample(
     Args:
         steps: evaluations of the network per sample, spread evenly over the levels.
         sampler: `"ddpm"` (the paper's), `"ddim"`, `"dpm-solver"` (good from 20 steps on) or
-            `"langevin"`.
+            `"langevin"` (takes hundreds of steps: with fewer, samples are far too large).
         clip: keep the prediction of `x_0` within `(low, high)` at every step, in the frame of the
             data; `"data"` is the range of the data that the model was trained on.
         rotation: the one that the data were rotated by. Samples are rotated back.

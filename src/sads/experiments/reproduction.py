@@ -18,7 +18,7 @@ from sads.errors import InvalidArgumentError, OutputError, counted, printable
 from sads.experiments.archive import RECORDS
 from sads.experiments.figures import all_figures
 from sads.experiments.figures.figure import Context, Figure, Outcome, check_scale
-from sads.experiments.locks import folder_lock
+from sads.experiments.locks import FOLDER_LOCK, folder_lock
 from sads.experiments.page import Summary, find_page, plain_rows
 from sads.experiments.preregistration import note_registration
 from sads.experiments.records import Record
@@ -26,7 +26,7 @@ from sads.experiments.run import Sources
 from sads.experiments.spec import Cell
 from sads.experiments.store import MARK, Store
 from sads.experiments.sweep import RayCluster, Watch, connect, prepare_geometry, sweep
-from sads.files import check_folder, replacing
+from sads.files import TEMPORARY, check_folder, replacing
 from sads.tables import titles
 
 MOST_ASKED = 1024  # seeds of a cell, or workers on one machine
@@ -87,7 +87,7 @@ class Request:
             self._check_earlier()
             return Store(self.out)
         ours = (folder / "store" / MARK).is_file() or (folder / RECORDS).is_file()
-        if folder.is_dir() and any(folder.iterdir()) and not ours:
+        if not ours and folder.is_dir() and any(map(_is_others, folder.iterdir())):
             raise OutputError(
                 f"{printable(folder)} is not empty and holds no store of sads; choose another --out"
             )
@@ -110,6 +110,11 @@ class Request:
                     f"{self.scale}, and all figures of a folder are of one; give --scale "
                     f"{summary.scale} or another --out"
                 )
+
+
+def _is_others(path: Path) -> bool:
+    """Is it nothing that another process makes of a new folder at this moment?"""
+    return path.name != "store" and not path.name.startswith((TEMPORARY, FOLDER_LOCK))
 
 
 class Observer(Protocol):

@@ -53,7 +53,7 @@ from sads.errors import (
     printable,
 )
 from sads.experiments.archive import RECORDS, Archive, read_samples
-from sads.experiments.locks import lock
+from sads.experiments.locks import lock, wait_for
 from sads.experiments.records import Record
 from sads.experiments.spec import Cell, GeometrySpec
 from sads.files import digest, file_digest, plain, replacing, to_json, write_json
@@ -65,6 +65,7 @@ from sads.untrusted import first_line, read_json
 
 VERSION = 2
 MARK = "sads-store.json"
+LEFT = ".left-"  # how the names of work folders begin that are being removed
 
 
 @dataclass(frozen=True)
@@ -251,6 +252,13 @@ class Store:
         self._work.mkdir(parents=True, exist_ok=True)
         return self._work / f"{spec.hash}.geometry.safetensors"
 
+    @contextlib.contextmanager
+    def estimating(self, spec: GeometrySpec) -> Iterator[Path]:
+        """The `partial_geometry`, when no other process estimates the geometry any more."""
+        partial = self.partial_geometry(spec)
+        with wait_for(partial.with_suffix(".lock")):
+            yield partial
+
     def weights(self, cell: Cell, updates: int) -> ScoreModel | None:
         """The model of a cell after some updates, or None; a damaged one is set aside.
 
@@ -317,11 +325,18 @@ class Store:
             yield None if mine is None else folder
 
     def clear_work(self, cell: Cell) -> None:
-        shutil.rmtree(self._work / cell.training_hash, ignore_errors=True)
+        """Remove a work folder, which is ours, at once: nobody begins in what is being removed."""
+        folder = self._work / cell.training_hash
+        left = folder.with_name(f"{LEFT}{os.urandom(4).hex()}")
+        with contextlib.suppress(OSError):
+            os.rename(folder, left)
+        shutil.rmtree(left, ignore_errors=True)
 
     def clear_leftovers(self) -> None:
         """Work folders of finished cells, whose process was killed just before it removed them."""
         for folder in self._work.iterdir():
+            if folder.name.startswith(LEFT):
+                shutil.rmtree(folder, ignore_errors=True)
             if not (folder / "lock").is_file():  # nobody has worked there yet, or nobody of ours
                 continue
             with lock(folder / "lock", wait=False) as mine:

@@ -16,6 +16,7 @@ import time
 from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field
+from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection, wait
 from typing import Any, Literal
 
@@ -274,10 +275,15 @@ def _new_processes() -> Any:
 
 @contextmanager
 def _without_interrupts() -> Iterator[None]:
-    """A process that is started here is deaf to Ctrl-C from its first moment; ours comes later."""
+    """A process that is started here is deaf to Ctrl-C from its first moment; ours comes later.
+
+    So is the server that it comes from. It is started after Python's tracker of resources, whose
+    start would make it hear again.
+    """
     if not hasattr(signal, "pthread_sigmask"):  # on Windows
         yield
         return
+    resource_tracker.ensure_running()
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         yield

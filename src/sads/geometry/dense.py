@@ -37,6 +37,11 @@ class Dense:
         return batch_mean(self.factors, self.counts)
 
     @property
+    def is_zero(self) -> bool:
+        """Did every network return zero?"""
+        return not self.factors.any()
+
+    @property
     def trace(self) -> float:
         return float(self.factor().diagonal().sum()) * self.lift.groups
 

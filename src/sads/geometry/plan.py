@@ -240,7 +240,8 @@ def _choose(
         if isinstance(found, NoReadout):
             said.append(f"the output layer is not integrated out: {found.reason}")
     chosen.activation_bytes = seen.activation_bytes
-    if dtype != torch.float32 and isinstance(chosen, Stacked):
+    in_single = dtype == torch.float32 or not isinstance(chosen, Stacked)
+    if isinstance(chosen, Stacked) and not in_single:
         stage(f"comparing {str(dtype).removeprefix('torch.')} with float32")
         said.append(chosen.compare_precisions())
     provenance = Provenance(
@@ -254,6 +255,7 @@ def _choose(
         symmetries=tuple(sorted(symmetries)),
         notes=tuple(said),
         versions=versions(),
+        dtype=None if in_single else str(dtype).removeprefix("torch."),
     )
     if not isinstance(chosen, Integrated) or request.readout is not None:
         return Plan(chosen, provenance)  # of the usual output layer it says nothing
@@ -263,16 +265,16 @@ def _choose(
 
 def _find_readout(family: ScoreFamily, networks: Networks, path: str | None) -> Readout | NoReadout:
     if isinstance(networks, Initialiser):
-        _check_network(family, networks.module)
+        check_network(family, networks.module)
         return find_readout(family, networks, path)
     try:
         with networks.without_numbers() as shapes:
-            _check_network(family, shapes.module)
+            check_network(family, shapes.module)
             return find_readout(family, shapes, path)
-    except (RuntimeError, NotImplementedError) as error:
-        raise CannotStreamError(
-            f"it cannot be followed without numbers ({describe_failure(error)})"
-        ) from error
+    except (RuntimeError, NotImplementedError, NetworkError) as error:
+        # One that cannot be evaluated with its numbers either is met when it is built whole.
+        why = str(error) if isinstance(error, NetworkError) else describe_failure(error)
+        raise CannotStreamError(f"it cannot be followed without numbers ({why})") from error
 
 
 @dataclass(frozen=True)
@@ -388,7 +390,7 @@ def _response(output: Tensor, family: ScoreFamily, probe: Probe) -> tuple[float,
     return response_of(output, probed)
 
 
-def _check_network(family: ScoreFamily, network: nn.Module) -> None:
+def check_network(family: ScoreFamily, network: nn.Module) -> None:
     """One evaluation, to meet a network that cannot be used before any work is done."""
     x = torch.zeros(1, *family.shape)
     for level in (0, family.schedule.num_levels - 1):

@@ -351,7 +351,7 @@ class Geometry:
 
     def _positive(self, energies: Tensor) -> Estimates:
         """Means and errors of energies that every batch has, (K, n)."""
-        values = batch_mean(energies, self.counts)
+        values = batch_mean(energies, self.counts).clamp(min=0)  # rounding goes below
         return Estimates(values, positive_errors(values, self.batch_errors(energies)))
 
     @checked

@@ -17,9 +17,11 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from sads.arguments import as_tensor
 from sads.errors import InvalidArgumentError
 from sads.estimates import Estimate
 from sads.metrics.sliced_wasserstein import SlicedWasserstein, sliced_wasserstein
+from sads.scales import scale_of
 from sads.seeds import torch_stream
 
 State = Literal["trained", "not trained", "diverged"]
@@ -89,6 +91,8 @@ def measure_baselines(
         num_projections, seed: of the distances of the samples, so that projections are the same.
         vector: `v` of the law `N(0, D v v^T)` of the data, if that is their law.
     """
+    test = as_tensor(test, "the test data", floating=True)
+    train = None if train is None else as_tensor(train, "the training data", floating=True)
     count = len(test) if num_samples is None else num_samples
     known = test if train is None else train
     drawn = gaussian_like(known, count, seed)
@@ -137,7 +141,9 @@ def gaussian_like(x: Tensor, num_samples: int, seed: int = 0) -> Tensor:
             f"a Gaussian like {len(x)} samples cannot be drawn {num_samples} times: give at least "
             "one of each"
         )
-    rows = x.flatten(1).float()
+    x = as_tensor(x, "the data", floating=True)
+    scale = scale_of(x)
+    rows = (x if scale == 1 else x.double() / scale).flatten(1).float()
     mean = rows.double().mean(dim=0).float()
     centred = (rows - mean) / math.sqrt(len(rows))
     stream = torch_stream("gaussian like the data", seed)
@@ -145,7 +151,8 @@ def gaussian_like(x: Tensor, num_samples: int, seed: int = 0) -> Tensor:
     for start in range(0, num_samples, CHUNK):
         stop = min(start + CHUNK, num_samples)
         drawn[start:stop] = mean + torch.randn(stop - start, len(rows), generator=stream) @ centred
-    return drawn.reshape(num_samples, *x.shape[1:]).to(x.dtype)
+    drawn = drawn.reshape(num_samples, *x.shape[1:])
+    return drawn.to(x.dtype) if scale == 1 else (drawn.double() * scale).to(x.dtype)
 
 
 def energy_of(x: Tensor) -> float:

@@ -30,7 +30,8 @@ from sads.checked import checked
 from sads.environment import check_memory, gigabytes, used_memory
 from sads.errors import InvalidArgumentError
 from sads.estimates import Estimate
-from sads.samples import LARGEST, as_samples, check_alike
+from sads.samples import as_samples, check_alike
+from sads.scales import moderate_rows, scale_of
 from sads.seeds import seed_sequence
 from sads.table1 import PROJECTIONS_PER_DIMENSION
 from sads.threads import map_on_cores
@@ -93,9 +94,9 @@ def sliced_wasserstein(
     >>> sliced_wasserstein(x, x + 1, num_projections=1).sw2.value
     1.0
     """
-    x, y, shape = _paired(x, y)
+    x, y, shape, scale = _paired(x, y)
     directions = _directions(projections, num_projections, shape, seed)
-    return _summarise(_stream(directions, _ToSamples(x, y)), shape)
+    return _summarise(_stream(directions, _ToSamples(x, y)), shape, scale)
 
 
 @checked
@@ -129,9 +130,10 @@ def sliced_wasserstein_to_gaussian(
         seed: as in `sliced_wasserstein`.
     """
     y, shape = _samples(y, "y")
-    factor = _factor(covariance, vector, tuple(shape)).to(y.dtype)
+    factor = _factor(covariance, vector, tuple(shape))
+    (y, factor), scale = _without_scale(y.dtype, y, factor)
     directions = _directions(projections, num_projections, shape, seed)
-    return _summarise(_stream(directions, _ToGaussian(y, factor)), shape)
+    return _summarise(_stream(directions, _ToGaussian(y, factor)), shape, scale)
 
 
 @checked
@@ -166,7 +168,7 @@ def max_sliced_wasserstein(
     """
     check_count("num_starts", num_starts)
     check_count("num_steps", num_steps, 0)
-    x, y, shape = _paired(x, y)
+    x, y, shape, scale = _paired(x, y)
     distances = _ToSamples(x, y)
     directions = _directions(None, num_projections, shape, seed)
     _, values, starts = _stream(directions, distances, keep=num_starts)
@@ -174,9 +176,9 @@ def max_sliced_wasserstein(
     # Measured beside their starts, so that rounding cannot put the result below them.
     _, best, where = _stream(torch.cat([ends, starts]).split, distances)
     return MaxSlicedWasserstein(
-        msw2=math.sqrt(best[0]),
+        msw2=scale * math.sqrt(best[0]),
         direction=where[0].double().reshape(shape),
-        random_msw2=math.sqrt(values[0]),
+        random_msw2=scale * math.sqrt(values[0]),
     )
 
 
@@ -288,14 +290,17 @@ def _stream(
     return torch.cat(values), best, where
 
 
-def _summarise(result: tuple[Tensor, Tensor, Tensor], shape: torch.Size) -> SlicedWasserstein:
+def _summarise(
+    result: tuple[Tensor, Tensor, Tensor], shape: torch.Size, scale: float
+) -> SlicedWasserstein:
     squares, _, where = result
     sw2 = math.sqrt(squares.mean())
     error = float(squares.std() / math.sqrt(len(squares))) if len(squares) > 1 else math.nan
     return SlicedWasserstein(
-        sw2=Estimate(sw2, error / (2 * sw2) if sw2 > 0 else error),  # the derivative of the root
-        msw2=math.sqrt(squares.max()),
-        per_projection=squares.sqrt(),
+        # The derivative of the root.
+        sw2=Estimate(scale * sw2, scale * (error / (2 * sw2) if sw2 > 0 else error)),
+        msw2=scale * math.sqrt(squares.max()),
+        per_projection=scale * squares.sqrt(),
         direction=where[0].double().reshape(shape),
     )
 
@@ -342,7 +347,7 @@ def _directions(
     given = as_samples(given, "projections", tuple(shape), flat=True)
     if not len(given):
         raise InvalidArgumentError("there are no projections: give at least one, (L, *shape)")
-    flat = given.cpu().double().flatten(1)
+    flat = moderate_rows(given.cpu().double().flatten(1))
     lengths = flat.norm(dim=1, keepdim=True)
     if not bool(lengths.isfinite().all() and (lengths > 0).all()):
         raise InvalidArgumentError("projections must be finite and not zero")
@@ -365,7 +370,7 @@ def _factor(covariance: Tensor | None, vector: Tensor | None, shape: tuple[int, 
     dimension = math.prod(shape)
     if vector is not None:
         vector = as_tensor(vector, "the target's vector")
-        flat = vector.cpu().double().reshape(-1, 1)
+        flat = moderate_rows(vector.cpu().double().reshape(1, -1)).T
         fits = tuple(vector.shape) in (shape, (dimension,))
         if not fits or not bool(flat.isfinite().all() and flat.norm() > 0):
             raise InvalidArgumentError(
@@ -391,8 +396,8 @@ def _factor(covariance: Tensor | None, vector: Tensor | None, shape: tuple[int, 
     return vectors * values.clamp(min=0).sqrt()
 
 
-def _paired(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor, torch.Size]:
-    """Both sets as (N, D) and (M, D) of one dtype, and the shape of a sample."""
+def _paired(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor, torch.Size, float]:
+    """Both sets as (N, D) and (M, D) of one dtype, the shape of a sample, and their scale."""
     check_alike(x, y)
     (flat_x, shape), (flat_y, shape_y) = _samples(x, "x"), _samples(y, "y")
     if shape != shape_y:
@@ -401,12 +406,24 @@ def _paired(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor, torch.Size]:
             "x and y must agree in all but the number of samples"
         )
     dtype = torch.promote_types(flat_x.dtype, flat_y.dtype)
-    return flat_x.to(dtype), flat_y.to(dtype), shape
+    (flat_x, flat_y), scale = _without_scale(dtype, flat_x, flat_y)
+    return flat_x, flat_y, shape, scale
+
+
+def _without_scale(dtype: torch.dtype, *sets: Tensor) -> tuple[list[Tensor], float]:
+    """The sets without a scale that they share, and that scale.
+
+    It is 1, and nothing is changed, unless squares could overflow or vanish: a model diverged, say.
+    """
+    scale = scale_of(*sets)
+    if scale == 1:
+        return [x.to(dtype) for x in sets], scale
+    return [x.double() / scale for x in sets], scale
 
 
 def _samples(x: Tensor, name: str) -> tuple[Tensor, torch.Size]:
     """(N, D), float64 if it was, else float32, and the shape of a sample."""
-    x = as_tensor(x, name).cpu()
+    x = as_tensor(x, name, floating=True).cpu()
     x = x.clone() if x.is_inference() else x  # which could not enter a gradient
     if x.ndim < 2 or x.numel() == 0:
         raise InvalidArgumentError(
@@ -424,6 +441,5 @@ def _samples(x: Tensor, name: str) -> tuple[Tensor, torch.Size]:
             f"{name} has values up to {largest:.3g}, whose squares are too large: did the model "
             "diverge?"
         )
-    double = x.dtype == torch.float64 or largest > LARGEST
-    dtype = torch.float64 if double else torch.float32
+    dtype = torch.float64 if x.dtype == torch.float64 else torch.float32
     return x.flatten(1).to(dtype).contiguous(), x.shape[1:]

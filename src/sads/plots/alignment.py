@@ -50,9 +50,10 @@ def plot_alignment(
             alpha=0.7,
             label=f"as it is: $\\alpha$ = {alignment.alpha:.3g}",
         )
+        scale = "log" if energies.any() else "linear"  # data that are all zero have no energy
         left.set(
             xscale="log",
-            yscale="log",
+            yscale=scale,
             xlabel="eigenvalue of the network, $\\lambda_i$",
             ylabel="energy of the data along $u_i$",
         )
@@ -77,8 +78,7 @@ def plot_alignment(
         right.set(xlabel="tenth of the directions", ylabel="energy of the data (%)", xticks=[1, 10])
         right.set_xticklabels(["most avoided", "most preferred"])
         figure.suptitle(
-            f"{as_text(data_name)} in the geometry of {title_of(geometry)}: "
-            f"{alignment.share:.1%} of the way from least to most aligned",
+            f"{as_text(data_name)} in the geometry of {title_of(geometry)}: {alignment.place}",
             fontsize=10,
         )
     return figure

@@ -46,10 +46,11 @@ def plot_theorem2(
             reach = 2 * alpha.error if np.isfinite(alpha.error) else 0.0
             low = min(reach, 0.9 * alpha)  # the axis is logarithmic
             axes.errorbar(alpha, 0, xerr=[[low], [reach]], fmt="o", ms=8, color=color, capsize=4)
-        axes.set(xscale="log", yticks=[], ylim=(-1, 1), xlabel=r"alignment $\alpha$")
+        scale = "log" if alignment.maximum > 0 else "linear"  # data that are all zero have no alpha
+        axes.set(xscale=scale, yticks=[], ylim=(-1, 1), xlabel=r"alignment $\alpha$")
         axes.spines["left"].set_visible(False)
-        share = f"{alignment.share:.2%} of the way from minimum to maximum"
-        axes.set_title(f"{as_text(data_name)} and {title_of(geometry)}: {share}", fontsize=10)
+        title = f"{as_text(data_name)} and {title_of(geometry)}: {alignment.place}"
+        axes.set_title(title, fontsize=10)
         grid = bottom.subplots(3, columns, squeeze=False)
         for row, (name, (symbol, alpha, color)) in zip(grid, points.items(), strict=True):
             for cell, image in zip(row, samples[name], strict=False):

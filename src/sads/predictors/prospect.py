@@ -14,7 +14,7 @@ from sads.geometry.result import Geometry
 from sads.predictors.kernel import LearningRates, learning_rates
 from sads.rotations.rotation import Rotation, chunks
 from sads.samples import as_samples, check_values
-from sads.schedule import PREDICTIONS
+from sads.schedule import TRAINABLE
 from sads.shapes import format_shape
 
 SAMPLERS = ("ddpm", "ddim")  # whose recursions are known here
@@ -32,10 +32,10 @@ class Plan:
     sampler: str = "ddpm"
 
     def __post_init__(self) -> None:
-        if self.prediction not in PREDICTIONS or self.sampler not in SAMPLERS:
+        if self.prediction not in TRAINABLE or self.sampler not in SAMPLERS:
             raise InvalidArgumentError(
                 f"unknown prediction {self.prediction!r} or sampler {self.sampler!r}; choose from "
-                f"{', '.join(PREDICTIONS)} and from {', '.join(SAMPLERS)}"
+                f"{', '.join(TRAINABLE)} and from {', '.join(SAMPLERS)}"
             )
         if not 0 < self.learning_rate < math.inf:
             raise InvalidArgumentError(

@@ -50,6 +50,7 @@ from sads.rotations.rotation import (
     working_type,
 )
 from sads.samples import as_samples, check_values
+from sads.scales import scale_of
 from sads.seeds import torch_stream
 
 NUM_PARTS = 10  # of the directions, for the shares of energy
@@ -94,6 +95,13 @@ class Alignment:
             "on held-out ones; give ten samples for each coordinate if you can"
         )
 
+    @property
+    def place(self) -> str:
+        """Where alpha stands, in words."""
+        if math.isnan(self.share):
+            return "all rotations are alike"
+        return f"{self.share:.1%} of the way from least to most aligned"
+
     def _repr_html_(self) -> str:
         """As a notebook shows it."""
         return card("Alignment", facts(self.describe()))
@@ -116,8 +124,13 @@ class Alignment:
             "  on held-out samples": str(self.held_out_minimum),
             "maximum": str(self.maximum),
             "  on held-out samples ": str(self.held_out_maximum),
-            "share": f"{self.share.value:.3%} ± {format_error(self.share.error, '.2%')}",
+            "share": self._share(),
         }
+
+    def _share(self) -> str:
+        if math.isnan(self.share):
+            return "none: all rotations are alike"
+        return f"{self.share.value:.3%} ± {format_error(self.share.error, '.2%')}"
 
 
 @dataclass(frozen=True, eq=False)
@@ -437,6 +450,8 @@ class Pairing:
         may stand for the data and for `V`.
         """
         dtype = working_type(self.rows)
+        if scale_of(self.rows) != 1:  # single precision cannot hold squares of these
+            dtype = torch.float64
         axes = (self.axes if axes is None else axes).to(dtype)
         values = self._values.to(dtype)
         parts = []

@@ -28,7 +28,7 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from sads.arguments import shown
+from sads.arguments import check_count, shown
 from sads.checked import checked
 from sads.errors import InvalidArgumentError
 from sads.seeds import torch_stream
@@ -58,7 +58,7 @@ class GaussianDescent:
                 f"the learning rate is a number above 0, got {self.learning_rate}"
             )
         for name in ("eigenvalues", "energies"):
-            values = getattr(self, name).double()
+            values = getattr(self, name).detach().double()
             if values.ndim != 1 or not len(values) or not values.isfinite().all():
                 raise InvalidArgumentError(
                     f"{name} are a list of finite numbers, got {shown(values)}"
@@ -83,18 +83,20 @@ class GaussianDescent:
 
     def terms(self, step: int) -> Tensor:
         """`f_t(lambda_i, m_a)`, (D, D)."""
+        check_count("the step", step, 0)
         factors = 1 - 2 * self.learning_rate * torch.outer(self.eigenvalues, self.noisy)
         return factors ** (2 * step) / self.noisy
 
+    @checked
     def excess(self, overlaps: Tensor, steps: Sequence[int]) -> Tensor:
         """`L_t - L*` for squared overlaps (..., D, D) of both eigenbases, (..., len(steps))."""
-        check_steps(steps)
+        steps = check_steps(steps)
         if tuple(overlaps.shape[-2:]) != (self.dimension, self.dimension):
             raise InvalidArgumentError(
                 f"overlaps have shape {tuple(overlaps.shape)}, expected (..., {self.dimension}, "
                 f"{self.dimension}): one for each pair of eigenvectors"
             )
-        flat = overlaps.double().flatten(-2)
+        flat = overlaps.detach().double().flatten(-2)
         return torch.stack([flat @ self.terms(t).flatten() for t in steps], dim=-1)
 
     def minimum(self, steps: Sequence[int]) -> Tensor:
@@ -110,8 +112,10 @@ class GaussianDescent:
         evenly = torch.full((self.dimension,) * 2, 1 / self.dimension, dtype=torch.float64)
         return self.excess(evenly, steps)
 
+    @checked
     def random(self, steps: Sequence[int], count: int, seed: int = 0) -> Tensor:
         """`L_t - L*` after rotations from Haar measure, (count, len(steps))."""
+        check_count("count", count)
         size = max(1, CHUNK // self.dimension**2)
         parts = []
         for number, start in enumerate(range(0, count, size)):
@@ -122,6 +126,11 @@ class GaussianDescent:
 
 def overlaps(network: Tensor, data: Tensor) -> Tensor:
     """`P_ia = (u_i . v_a)^2` of two orthonormal bases, each (D, D) with vectors as columns."""
+    if network.ndim != 2 or len({*network.shape, *data.shape}) != 1 or data.ndim != 2:
+        raise InvalidArgumentError(
+            f"the bases have shapes {tuple(network.shape)} and {tuple(data.shape)}, expected "
+            "(D, D) each: vectors as columns"
+        )
     return (network.double().T @ data.double()).square()
 
 

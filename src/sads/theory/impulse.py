@@ -25,7 +25,9 @@ from sads.errors import InvalidArgumentError
 from sads.families import ScoreFamily, as_family
 from sads.geometry.invariance import Move, generate_group
 from sads.geometry.memory import check_evaluation
+from sads.geometry.plan import check_network
 from sads.networks.layers import CONVOLUTIONS
+from sads.scales import moderate_rows
 from sads.seeds import all_bits, seeded
 
 ANY_CONVOLUTION = tuple(CONVOLUTIONS.values())
@@ -54,6 +56,8 @@ def symmetrise(kernel: Tensor, num_axes: int) -> Tensor:
     The mean over the m entries of an orbit has 1/m of their variance, so it is multiplied by
     sqrt(m): as if one value had been drawn for each orbit.
     """
+    if not kernel.is_floating_point():
+        kernel = kernel.float()
     if not 1 <= num_axes <= kernel.ndim:
         raise InvalidArgumentError(
             f"a kernel of {kernel.ndim} axes has no {shown(num_axes)} last ones to average over"
@@ -126,6 +130,8 @@ def impulse_response(
     source = symmetric_family(family) if symmetric else family
     responses = []
     with seeded(all_bits(seed)), torch.no_grad():
+        check_network(source, source.build())
+    with seeded(all_bits(seed)), torch.no_grad():
         for _ in range(num_networks):
             network = source.build().double()
             responses.append(source.score(network, impulse[None], torch.tensor([level]))[0])
@@ -146,8 +152,9 @@ def centred_impulse(shape: tuple[int, ...]) -> Tensor:
 def asymmetry(responses: Tensor) -> dict[str, Tensor]:
     """Share of energy in the odd part, `|y - g y|^2 / 4 |y|^2`, for each flip `g`.
 
-    0 for a response that `g` leaves alone, 1 for one that it turns into its negative, 1/2 on
-    average for noise. For (networks, channels, *spatial), by name, each (networks,).
+    0 for a response that `g` leaves alone (no response at all, for one), 1 for one that it turns
+    into its negative, 1/2 on average for noise. For (networks, channels, *spatial), by name, each
+    (networks,).
 
     >>> asymmetry(torch.tensor([[[1.0, 0.0]]]))
     {'flip of axis 0': tensor([0.5000])}
@@ -160,8 +167,11 @@ def asymmetry(responses: Tensor) -> dict[str, Tensor]:
     moves = {f"flip of axis {a}": Move(a, None) for a in range(axes)}
     if axes == 2 and responses.shape[-1] == responses.shape[-2]:
         moves["transposition"] = Move(0, 1)
-    energy = responses.flatten(1).square().sum(dim=1)
+    plain = moderate_rows(responses.detach().flatten(1).double()).reshape(responses.shape)
+    energy = plain.flatten(1).square().sum(dim=1)
+    energy = torch.where(energy == 0, 1, energy)
+    result = responses.dtype if responses.is_floating_point() else torch.get_default_dtype()
     return {
-        name: (responses - move(responses, 2)).flatten(1).square().sum(dim=1) / (4 * energy)
+        name: ((plain - move(plain, 2)).flatten(1).square().sum(dim=1) / (4 * energy)).to(result)
         for name, move in moves.items()
     }

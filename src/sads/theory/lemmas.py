@@ -6,18 +6,22 @@ from torch import Tensor
 from sads.arguments import check_count
 from sads.checked import checked
 from sads.errors import InvalidArgumentError
+from sads.scales import moderate_rows
 
 MOST_COLUMNS = 30_000  # of a dense matrix: 7 GB
+SMALLEST, LARGEST = 1e-50, 1e50  # beyond which its fourth power is 0 or infinite
 
 
 def unit(v: Tensor) -> Tensor:
     """`v / |v|` as a flat float64 vector; a direction of zero length has none."""
-    flat = v.double().flatten()
+    flat = v.detach().double().flatten()
+    flat = moderate_rows(flat[None])[0]
     length = flat.norm()
     if not flat.isfinite().all() or not length > 0:
         raise InvalidArgumentError(
             f"a direction needs finite entries and a length above 0, got length {float(length)}"
         )
+    check_count("the number of entries of a direction", len(flat), most=MOST_COLUMNS)
     return flat / length
 
 
@@ -51,13 +55,21 @@ def expected_quadratic(x: Tensor, variance: float, num_columns: int) -> Tensor:
             f"Lemma 2 takes a square matrix X, got a tensor of shape {tuple(x.shape)}"
         )
     check_count("num_columns", num_columns, most=MOST_COLUMNS)
+    check_variance(variance)
+    if not x.isfinite().all():
+        raise InvalidArgumentError(
+            "Lemma 2 takes a matrix X of finite entries, got NaN or infinity"
+        )
+    return variance * x.detach().double().trace() * torch.eye(num_columns, dtype=torch.float64)
+
+
+def check_variance(variance: float) -> None:
     if not variance >= 0:
         raise InvalidArgumentError(f"a variance is at least 0, got {variance}")
-    return variance * x.double().trace() * torch.eye(num_columns, dtype=torch.float64)
 
 
 def check_sigma(sigma: float) -> None:
-    if not 0 < sigma < float("inf"):
+    if not SMALLEST < sigma < LARGEST:
         raise InvalidArgumentError(
-            f"the noise level sigma must be positive and finite, got {sigma}"
+            f"the noise level sigma must be positive ({SMALLEST:g} to {LARGEST:g}), got {sigma:g}"
         )

@@ -18,7 +18,10 @@ from sads.checked import checked
 from sads.errors import InvalidArgumentError
 from sads.estimates import Estimate, Estimates, batch_mean, positive_errors
 from sads.geometry.result import Geometry
-from sads.rotations.alignment import as_rows, check_defined, inner_products
+from sads.rotations.alignment import check_defined, inner_products
+from sads.samples import as_samples
+from sads.scales import moderate_rows
+from sads.theory.lemmas import LARGEST, SMALLEST
 
 RANK = 1e-10  # singular values below this share of the largest are 0
 
@@ -65,8 +68,11 @@ def markov_bound(
     check_defined(geometry)
     if tuple(directions.shape) in (geometry.shape, (geometry.dimension,)):
         directions = directions[None]
-    rows = as_rows(geometry, directions.double(), "the directions")
+    directions = as_samples(directions, "the directions", geometry.shape, flat=True)
+    rows = moderate_rows(directions.double().flatten(1))
     lengths = rows.norm(dim=1)
+    if not len(rows) or not lengths.isfinite().all():
+        raise InvalidArgumentError("there is no direction, or one of NaN or infinity: give others")
     if not (lengths > 0).all():
         raise InvalidArgumentError(
             f"direction {int((lengths > 0).int().argmin())} has length 0; give directions that "
@@ -74,8 +80,10 @@ def markov_bound(
         )
     if threshold is None:
         threshold = 3 * math.sqrt(geometry.trace / geometry.dimension)
-    if not 0 < threshold < math.inf:
-        raise InvalidArgumentError(f"the threshold is a number above 0, got {threshold}")
+    if not SMALLEST < threshold < LARGEST:
+        raise InvalidArgumentError(
+            f"the threshold is a number above 0 ({SMALLEST:g} to {LARGEST:g}), got {threshold:g}"
+        )
     rows = rows / lengths[:, None]
     return MarkovBound(
         threshold=threshold, energies=geometry.quadratic(rows), _geometry=geometry, _rows=rows

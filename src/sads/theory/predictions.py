@@ -19,6 +19,7 @@ from sads.geometry.matrixfree.geometry import MatrixFree
 from sads.geometry.result import Geometry
 from sads.rotations.alignment import check_defined
 from sads.tables import Row, Table, titled
+from sads.transforms import has_transform
 
 
 @dataclass(frozen=True, eq=False)
@@ -66,12 +67,13 @@ class Difficulty(Row):
 def predict(geometry: Geometry, names: tuple[str, ...] | None = None) -> dict[str, Prediction]:
     """Which vectors of each basis a geometry says are hard, by name of the basis.
 
-    All bases if none are named, or those whose energies a geometry without a matrix keeps.
+    All bases if none are named, but Hadamard's and Haar's only for sizes that are powers of two; of
+    a geometry without a matrix those whose energies it keeps.
     """
     check_defined(geometry)
     if names is None:
         kept = isinstance(geometry.moments, MatrixFree) and tuple(geometry.moments.energies)
-        names = kept or BASES
+        names = kept or tuple(n for n in BASES if has_transform(n, geometry.shape[1:]))
     mean = geometry.trace / geometry.dimension
     predictions = {}
     for name in names:

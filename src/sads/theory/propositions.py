@@ -45,6 +45,7 @@ from sads.geometry.lift import Lift
 from sads.geometry.result import Geometry
 from sads.rotations.alignment import check_defined
 from sads.shapes import format_shape
+from sads.theory.lemmas import check_variance
 
 LEVEL = 1e-3  # a form that holds is rejected this often
 ROUNDING = 1e-9  # relative residual of an exact geometry that counts as 0
@@ -121,7 +122,7 @@ def structure(
             f"{int((geometry.counts > 0).sum())}: estimate it from 16 networks or more"
         )
     if patch_size is None:
-        patch_size = geometry.provenance.family.get("options", {}).get("patch_size")
+        patch_size = _own_patch_size(geometry)
     dimension, channels = geometry.dimension, geometry.shape[0]
     size = dimension // channels
     forms = [
@@ -161,8 +162,21 @@ def transformer_factor(
     `shared_bias`: one bias vector for all tokens (what transformers have) gives
     `s2_w E[h h^T] + s2_b 11^T`; one bias vector per token gives `+ s2_b I`.
     """
+    if gram.ndim != 2 or gram.shape[0] != gram.shape[1] or not gram.isfinite().all():
+        raise InvalidArgumentError(
+            f"E[h h^T] is a finite matrix (T, T), got a tensor of shape {tuple(gram.shape)}"
+        )
+    check_variance(weight_variance)
+    check_variance(bias_variance)
     offset = torch.ones_like(gram) if shared_bias else torch.eye(len(gram), dtype=gram.dtype)
     return weight_variance * gram + bias_variance * offset
+
+
+def _own_patch_size(geometry: Geometry) -> int | None:
+    """The side of a family's patches, if it has an option of that name that cuts its images up."""
+    size = geometry.provenance.family.get("options", {}).get("patch_size")
+    fits = type(size) is int and size > 0 and not any(n % size for n in geometry.shape[1:])
+    return size if fits else None
 
 
 def token_lift(shape: tuple[int, ...], patch_size: int) -> Lift:

@@ -41,10 +41,10 @@ from torch import Tensor
 
 from sads.arguments import check_count, shown
 from sads.checked import checked
-from sads.environment import check_samples
+from sads.environment import check_memory, check_samples, gigabytes, used_memory
 from sads.errors import InvalidArgumentError
 from sads.seeds import user_stream
-from sads.theory.lemmas import check_sigma, optimal_score, unit
+from sads.theory.lemmas import MOST_COLUMNS, check_sigma, check_variance, optimal_score, unit
 from sads.threads import pinned_threads
 
 
@@ -60,12 +60,15 @@ def rates(eigenvalues: Tensor, sigma: float) -> Tensor:
     [0.25, 0.25, 0.5]
     """
     check_sigma(sigma)
-    values = eigenvalues.double()
-    if values.ndim != 1 or len(values) < 2 or not (values > 0).all():
+    values = eigenvalues.detach().double()
+    if values.ndim != 1 or len(values) < 2 or not ((values > 0) & values.isfinite()).all():
         raise InvalidArgumentError(
-            f"rates need at least two eigenvalues above 0, got {shown(eigenvalues.tolist())}"
+            "rates need at least two eigenvalues, finite and above 0, got "
+            f"{shown(eigenvalues.tolist())}"
         )
-    others = values.expand(len(values), -1).clone().fill_diagonal_(math.inf).min(dim=1).values
+    least, second = values.sort()
+    others = least[0].repeat(len(values))  # the least eigenvalue of all others
+    others[second[0]] = least[1]
     return torch.minimum((sigma**2 + 1) * values, sigma**2 * others)
 
 
@@ -87,7 +90,7 @@ class LinearDSM:
             raise InvalidArgumentError(
                 f"Phi is a finite matrix (D, M), got a tensor of shape {tuple(self.phi.shape)}"
             )
-        object.__setattr__(self, "phi", self.phi.double())
+        object.__setattr__(self, "phi", self.phi.detach().double())
         object.__setattr__(self, "v", unit(self.v))
         if len(self.v) != self.dimension:
             raise InvalidArgumentError(
@@ -127,9 +130,10 @@ class LinearDSM:
 
     @cached_property
     def _modes(self) -> tuple[Tensor, Tensor]:
-        """Eigenvalues and eigenvectors of `M`."""
-        values, vectors = torch.linalg.eigh(self.covariance)
-        return values, vectors
+        """Eigenvalues and eigenvectors of `M`; the last of them is `v`."""
+        values = torch.full((self.dimension,), self.sigma**2, dtype=torch.float64)
+        values[-1] += 1
+        return values, torch.linalg.eigh(self.covariance)[1]
 
     @cached_property
     def optimum(self) -> Tensor:
@@ -141,8 +145,16 @@ class LinearDSM:
         """`s` with `E[r r^T] = s v v^T`: what no network can know of the noise along `v`."""
         return 1 / (self.sigma**2 * (self.sigma**2 + 1))
 
+    @checked
     def gradient(self, theta: Tensor) -> Tensor:
         """`2 Phi^T [ Phi Theta (v v^T + sigma^2 I) + I ]`, Equation 14, for (..., M, D)."""
+        expected = (self.phi.shape[1], self.dimension)
+        if tuple(theta.shape[-2:]) != expected:
+            raise InvalidArgumentError(
+                f"Theta has shape {tuple(theta.shape)}, expected (..., M, D) with M and D of "
+                f"{expected}"
+            )
+        theta = theta.double()
         identity = torch.eye(self.dimension, dtype=torch.float64)
         return 2 * self.phi.T @ (self.phi @ theta @ self.covariance + identity)
 
@@ -153,6 +165,7 @@ class LinearDSM:
         present = self._in_modes(self.optimum).abs() > 1e-12 * self.optimum.abs().max()
         return float(curvature[present].min())
 
+    @checked
     def expected_errors(self, steps: Sequence[int], learning_rate: float) -> Tensor:
         """`E[E_t]` under (stochastic) gradient descent from a zero-mean start, exactly.
 
@@ -160,7 +173,7 @@ class LinearDSM:
         `(1 - 2 eta k_i m_a)^t` times its start; for `v = u_i` this is Equation 17.
         Returns (len(steps), D, D).
         """
-        _check_run(steps, learning_rate)
+        steps = _check_run(steps, learning_rate)
         factor = 1 - 2 * learning_rate * self.eigenvalues[:, None] * self._modes[0]
         start = -self._in_modes(self.optimum)
         path = torch.stack([factor**t * start for t in steps])
@@ -175,9 +188,14 @@ class LinearDSM:
         proportional to `lambda_i`, while its directions change with `i`. `vec` stacks columns.
         Returns (M D, M D).
         """
+        needed = 2 * 8 * self.phi.numel() ** 2
+        if needed > 1 << 28:
+            what = f"a covariance of {self.phi.numel():,} numbers needs about {gigabytes(needed)}"
+            check_memory(needed + used_memory(), what, "give fewer eigenvalues")
         p = self.phi.T @ self.v
         return 4 * self.residual_variance * torch.kron(self.covariance, torch.outer(p, p))
 
+    @checked
     def second_moments(
         self,
         steps: Sequence[int],
@@ -190,7 +208,8 @@ class LinearDSM:
         `u_i` is an eigenvector of `Phi Phi^T`, `w_a` one of `M`. `Theta_0` has iid entries of mean
         zero and variance `init_variance`. The derivation heads this module.
         """
-        _check_run(steps, learning_rate, batch_size)
+        steps = _check_run(steps, learning_rate, batch_size)
+        check_variance(init_variance)
         k, m = self.eigenvalues[:, None], self._modes[0]
         step = learning_rate * k
         keep = 1 - 4 * step * m + 4 * step**2 * (1 + 1 / batch_size) * m**2  # (D, D)
@@ -215,6 +234,7 @@ class LinearDSM:
         """`E |Omega_t - Omega*|_F^2` under SGD, exactly, (len(steps),)."""
         return self.second_moments(steps, learning_rate, batch_size, init_variance).sum(dim=(1, 2))
 
+    @checked
     def plateau(self, learning_rate: float, batch_size: int = 1) -> float:
         """The value that `squared_errors` tends to; infinite if the learning rate is too large.
 
@@ -232,6 +252,7 @@ class LinearDSM:
         rows = step / batch_size * self._row_noise / (1 - gain) * (1 / room).sum(dim=1)
         return float(rows.sum())
 
+    @checked
     def simulate(
         self,
         steps: Sequence[int],
@@ -246,7 +267,8 @@ class LinearDSM:
 
         Uses nothing of the closed forms: samples, residuals and their outer products only.
         """
-        _check_run(steps, learning_rate, batch_size)
+        steps = _check_run(steps, learning_rate, batch_size)
+        check_variance(init_variance)
         if check_count("num_runs", num_runs) < 2:
             raise InvalidArgumentError(f"a spread needs at least 2 runs, got {num_runs}")
         state = self.phi.shape[1] * self.dimension + 3 * batch_size * self.dimension + len(steps)
@@ -306,7 +328,8 @@ class Simulation:
 @checked
 def conditioning(eigenvalues: Sequence[float], seed: int | None = None) -> Tensor:
     """A `Phi` (D, D) with `Phi Phi^T` of these eigenvalues: diagonal, or rotated at random."""
-    values = torch.tensor(eigenvalues, dtype=torch.float64)
+    check_count("the number of eigenvalues", len(eigenvalues), most=MOST_COLUMNS)
+    values = torch.tensor([float(value) for value in eigenvalues], dtype=torch.float64)
     if values.ndim != 1 or not len(values) or not values.isfinite().all() or not (values > 0).all():
         raise InvalidArgumentError(
             f"eigenvalues are finite numbers above 0, got {shown(list(eigenvalues))}"
@@ -318,22 +341,24 @@ def conditioning(eigenvalues: Sequence[float], seed: int | None = None) -> Tenso
     return torch.linalg.qr(normal).Q * values.sqrt()
 
 
-def check_steps(steps: Sequence[int]) -> None:
+def check_steps(steps: Sequence[int]) -> list[int]:
     """Steps at which something is looked at: whole numbers that do not decrease."""
-    increasing = all(a <= b for a, b in itertools.pairwise(steps))
-    if not steps or steps[0] < 0 or not increasing:
+    found = [check_count("each of the steps", step, 0) for step in steps]
+    if not found or any(a > b for a, b in itertools.pairwise(found)):
         raise InvalidArgumentError(
-            f"steps are whole numbers from 0 in increasing order, got {list(steps)[:5]}"
+            f"steps are whole numbers from 0 in increasing order, got {found[:5]}"
         )
+    return found
 
 
-def _check_run(steps: Sequence[int], learning_rate: float, batch_size: int = 1) -> None:
-    check_steps(steps)
+def _check_run(steps: Sequence[int], learning_rate: float, batch_size: int = 1) -> list[int]:
+    found = check_steps(steps)
     if not 0 < learning_rate < math.inf or batch_size < 1:
         raise InvalidArgumentError(
             "the learning rate is a number above 0 and the batch size at least 1, got "
             f"{learning_rate} and {batch_size}"
         )
+    return found
 
 
 def _outer(left: Tensor, right: Tensor) -> Tensor:

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from sads.arguments import check_count, check_seed
 from sads.checked import checked
+from sads.environment import check_memory, gigabytes, used_memory
 from sads.errors import InvalidArgumentError
 from sads.rotations.kinds import random_axes
 from sads.seeds import torch_stream
@@ -32,7 +33,7 @@ class RandomRotations:
     @property
     def num_outside(self) -> int:
         """How many leave the extremes by more than rounding: 0, or the theorem is wrong."""
-        slack = 1e-9 * abs(self.maximum)
+        slack = 1e-9 * max(abs(self.minimum), abs(self.maximum))
         outside = (self.alphas < self.minimum - slack) | (self.alphas > self.maximum + slack)
         return int(outside.sum())
 
@@ -44,7 +45,7 @@ def extremes(values: Tensor, moments: Tensor) -> tuple[float, float]:
     >>> extremes(torch.tensor([3.0, 1.0]), torch.tensor([2.0, 5.0]))
     (11.0, 17.0)
     """
-    _check_spectra(values, moments)
+    values, moments = _as_spectra(values, moments)
     large, small = values.sort(descending=True)[0], moments.sort(descending=True)[0]
     return float(large @ small.flip(0)), float(large @ small)
 
@@ -59,17 +60,25 @@ def try_rotations(
     """
     check_count("num_rotations", num_rotations)
     check_seed(seed)
-    _check_spectra(values, moments)
-    values, moments = values.double(), moments.double()
+    values, moments = _as_spectra(values, moments)
+    needed = used_memory() + 5 * 8 * len(values) ** 2
+    what = f"a rotation in {len(values):,} dimensions needs about {gigabytes(needed)}"
+    check_memory(needed, what, "give fewer eigenvalues")
     generator = torch_stream("rotations of Theorem 2", seed)
     seeds = torch.randint(2**62, (num_rotations,), generator=generator).tolist()
     alphas = [values @ random_axes(len(values), s).square() @ moments for s in seeds]
     return RandomRotations(*extremes(values, moments), torch.stack(alphas))
 
 
-def _check_spectra(values: Tensor, moments: Tensor) -> None:
+def _as_spectra(values: Tensor, moments: Tensor) -> tuple[Tensor, Tensor]:
+    """Both in float64, in which no product of two moderate ones overflows."""
     if values.ndim != 1 or not len(values) or values.shape != moments.shape:
         raise InvalidArgumentError(
             "Theorem 2 takes as many eigenvalues of the network as of the data, (D,) each, got "
             f"{tuple(values.shape)} and {tuple(moments.shape)}"
         )
+    if not (values.isfinite().all() and moments.isfinite().all()):
+        raise InvalidArgumentError(
+            "Theorem 2 takes eigenvalues that are finite, got NaN or infinity among them"
+        )
+    return values.detach().double(), moments.detach().double()

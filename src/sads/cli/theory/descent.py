@@ -220,8 +220,10 @@ def _summary(found: "DescentCurves") -> dict[str, object]:
 
 
 def _read_levels(text: str) -> list[float]:
-    words = "are no noise levels", "numbers above 0 (1e-100 to 1e100), such as 0.1,1"
-    levels = read_numbers(text, *words)
-    if not all(1e-100 < level < 1e100 for level in levels):
-        raise InvalidArgumentError(f"{text!r} {words[0]}; write {words[1]}")
+    from sads.theory.lemmas import LARGEST, SMALLEST
+
+    limits = f"numbers above 0 ({SMALLEST:g} to {LARGEST:g}), such as 0.1,1"
+    levels = read_numbers(text, "are no noise levels", limits)
+    if not all(SMALLEST < level < LARGEST for level in levels):
+        raise InvalidArgumentError(f"{text!r} are no noise levels; write {limits}")
     return levels

@@ -20,7 +20,10 @@ def run(
     out: NewFolder = None,
     as_json: AsJson = False,
 ) -> None:
-    """Figure 2 before training: `v^T G v` for every vector of the five bases."""
+    """Figure 2 before training: `v^T G v` for every vector of the five bases.
+
+    Hadamard's and Haar's exist for sizes that are powers of two.
+    """
     from sads.plots.predictions import plot_predictions
     from sads.theory import predictions
 

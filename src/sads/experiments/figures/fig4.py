@@ -92,8 +92,9 @@ class Descent:
     def _row(self, i: int) -> Plateau:
         problem, simulation = self.problems[i], self.simulations[i]
         exact = problem.squared_errors(simulation.steps, self.learning_rate, self.batch_size)
-        later = torch.tensor(simulation.steps) > 0  # at step 0 nothing is random
-        z = ((simulation.mean - exact) / simulation.mean_error)[later]
+        # At step 0 nothing is random, nor where steps are too small to move anything.
+        random = simulation.mean_error > 1e-12 * exact
+        z = torch.where(random, (simulation.mean - exact) / simulation.mean_error, 0.0)
         return Plateau(
             v=f"u_{i + 1}",
             eigenvalue=self.eigenvalues[i],

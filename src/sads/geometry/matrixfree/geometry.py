@@ -98,6 +98,11 @@ class MatrixFree:
     measured: Mapping[str, Tensor] = field(default_factory=dict)  # (K, n) by digest of data (n, D)
 
     @property
+    def is_zero(self) -> bool:
+        """Did every network return zero?"""
+        return not any(energies.any() for energies in self.energies.values())
+
+    @property
     def factors(self) -> Tensor:
         self._refuse("the factors of its batches")
 

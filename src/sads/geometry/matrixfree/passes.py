@@ -21,15 +21,13 @@ import itertools
 import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import Any
 
 import torch
 from torch import Tensor
 
-from sads.errors import CheckpointError, InterruptedEstimate, printable
 from sads.estimates import batch_error, batch_mean
 from sads.files import tensor_digest
-from sads.geometry.cost import NOTHING, Spent, Started
+from sads.geometry.cost import NOTHING, Spent
 from sads.geometry.estimators import NUM_BATCHES, Estimator
 from sads.geometry.matrixfree.energies import BasisEnergies
 from sads.geometry.matrixfree.geometry import JudgedEnds, MatrixFree
@@ -40,8 +38,6 @@ from sads.geometry.response import same_response
 from sads.seeds import torch_stream
 from sads.threads import map_on_cores
 from sads.transforms import SYNTHESIS
-from sads.unfinished import Partial
-from sads.untrusted import DAMAGE
 
 FINDERS = NUM_BATCHES // 4  # batches: to find takes few networks, to know an error takes many
 NUM_ENDS = 8  # directions at each end
@@ -437,41 +433,3 @@ def _chunks(first: int, count: int, size: int) -> Iterator[Chunk]:
         numbers = (n for n in range(first, first + count) if n % NUM_BATCHES == batch)
         while chunk := tuple(itertools.islice(numbers, size)):
             yield batch, chunk
-
-
-def run_passes(
-    passes: Passes,
-    partial: Partial,
-    response: tuple[float, ...],
-    started: Started,
-    progress: Progress | None,
-    stage: Stage,
-    interrupted: Callable[[MatrixFree, Spent], Any],
-) -> tuple[MatrixFree, Spent]:
-    """What the passes find, and what was spent on it, by earlier processes too.
-
-    After Ctrl-C the `InterruptedEstimate` holds what `interrupted` makes of the networks so far.
-    """
-    earlier = NOTHING
-    tensors = partial.load()
-    if tensors is not None:
-        try:
-            earlier = passes.load(tensors, response)
-        except DAMAGE as error:
-            raise CheckpointError(
-                f"{printable(partial.path)} cannot be continued ({error}); remove it to start "
-                "afresh"
-            ) from error
-
-    def keep() -> None:
-        partial.save(passes.tensors(response, earlier.since(started)))
-
-    try:
-        passes.run(keep, lambda: partial.due, progress or (lambda *_: None), stage)
-    except KeyboardInterrupt:
-        if not passes.state.counts.any():
-            raise
-        keep()
-        part = interrupted(passes.result(), earlier.since(started))
-        raise InterruptedEstimate(part) from None
-    return passes.result(), earlier.since(started)
