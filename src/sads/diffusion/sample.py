@@ -196,6 +196,7 @@ def sample(
 
     Args:
         steps: evaluations of the network per sample, spread evenly over the levels.
+        seed: of the noise. The same samples come first if more are drawn.
         sampler: `"ddpm"` (the paper's), `"ddim"`, `"dpm-solver"` (good from 20 steps on) or
             `"langevin"` (takes hundreds of steps: with fewer, samples are far too large).
         clip: keep the prediction of `x_0` within `(low, high)` at every step, in the frame of the
@@ -204,11 +205,17 @@ def sample(
         batch_size: samples at a time, rounded up to a multiple of 50; does not change the result.
             By default few of a large network and many of a small one. On the CPU every core works
             at a batch of its own, so that none waits for another after every layer.
+        device: where the network runs.
+        compile: force `torch.compile` on or off; by default long runs on a GPU use it.
         checkpoint: file in which finished batches are kept while others are drawn. The same call
             continues from it, after `kill -9` too, to the same samples. It is left there at the
             end: remove it when the samples are saved.
         checkpoint_seconds: between two writes of it; 30 if not given.
         progress: called with network evaluations so far, in all, and the share done.
+
+    Raises:
+        NetworkError: the network cannot be evaluated.
+        CheckpointError: `checkpoint` is of other samples.
     """
     options = SamplingOptions(
         steps=steps,
