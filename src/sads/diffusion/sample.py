@@ -12,6 +12,7 @@ import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -26,7 +27,7 @@ from sads.diffusion.model import ScoreModel, noise_from_output
 from sads.environment import check_samples, usable_device
 from sads.errors import CheckpointError, InvalidArgumentError, printable
 from sads.families import ScoreFamily
-from sads.files import digest, tensor_digest
+from sads.files import check_folder, digest, tensor_digest
 from sads.geometry.memory import check_evaluation
 from sads.rotations.rotation import Rotation
 from sads.schedule import Schedule
@@ -268,6 +269,8 @@ def draw(
     size = min(options.batch_size or default_batch_size(model.family, device), share)
     size = BLOCK * math.ceil(size / BLOCK)
     kept = options.checkpoint is not None
+    if options.checkpoint is not None:
+        check_folder(Path(options.checkpoint).parent)
     partial = Partial(
         options.checkpoint,
         PARTIAL_FORMAT,

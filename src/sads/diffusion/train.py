@@ -37,7 +37,7 @@ from sads.errors import (
     printable,
 )
 from sads.families import ScoreFamily, as_family
-from sads.files import tensor_digest
+from sads.files import check_folder, tensor_digest
 from sads.geometry.memory import check_evaluation
 from sads.samples import as_samples, check_values
 from sads.seeds import derive_seed, seed_torch, seeded, torch_stream
@@ -144,6 +144,8 @@ def fit(
         if family.skip is not None:
             family = replace(family, skip=family.skip.moved(-mean.flatten().cpu()))
     path = None if checkpoint is None else Path(checkpoint)
+    if path is not None:
+        check_folder(path.parent)
     if path is not None and path.exists():
         load_checkpoint(state, path, identity)
         if state.iteration > iterations:
