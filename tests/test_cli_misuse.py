@@ -122,6 +122,7 @@ MISUSE: list[tuple[list[str], str]] = [
     (["geometry", "cnn", *CNN, "--matrix", "--memory", "1B"], "or keep none (--matrix-free)"),
     (["geometry", "cnn", "--shape", "1x4x\u0664"], "is not a shape"),
     (["atlas", "sd15", "--cpus", "nan"], "--cpus and --gpus are what is taken of a --ray"),
+    (["atlas", "ddpm-256", "--ray", "x:1"], "ddpm-256 has 65,536 positions, too many for the mat"),
     (["reproduce", "fig1", "--gpus", "1"], "--cpus and --gpus are what is taken of a --ray"),
     (["reproduce", "fig1", "--ray", "x:1", "--cpus", "inf"], "more than 0 CPUs"),
     (["reproduce", "fig1", "--ray", "x:1", "--workers", "2"], "--workers are processes here"),
