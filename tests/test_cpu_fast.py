@@ -409,7 +409,7 @@ def test_networks_that_want_channels_first_keep_pytorch_s_layers(kind, reason):
     family = sads.family(kind, (16, 4, 4))
     network = family.build()
     with pytest.warns(UserWarning, match=f"{reason}.*using PyTorch's"):
-        assert fast_forward(network, family, 1) == Forward(network, "torch")
+        assert fast_forward(network, family, 1) == Forward(network, family, "torch")
 
 
 def test_trying_the_layers_leaves_no_trace():

@@ -23,7 +23,13 @@ from sads.diffusion.model import ScoreModel
 from sads.diffusion.options import TrainingOptions
 from sads.diffusion.sample import SAMPLERS, ddim, ddpm, dpm_solver, spread_levels
 from sads.diffusion.train import batch_indices, new_state, noised, training_steps
-from sads.errors import CheckpointError, DataError, DivergedError, InvalidArgumentError
+from sads.errors import (
+    CheckpointError,
+    DataError,
+    DivergedError,
+    InvalidArgumentError,
+    NetworkError,
+)
 from sads.families import ScoreFamily
 
 LINEAR = sads.Schedule()
@@ -246,7 +252,7 @@ def test_a_network_that_fails_in_a_thread_fails_the_call() -> None:
     num_threads = torch.get_num_threads()
     try:
         torch.set_num_threads(2)
-        with pytest.raises(RuntimeError, match="broken"):
+        with pytest.raises(NetworkError, match="broken"):
             sads.sample(ScoreModel(_tiny(), Broken()), 150, steps=5, batch_size=50)
         assert torch.get_num_threads() == 2
     finally:
@@ -386,6 +392,57 @@ def test_whatever_generator_a_network_draws_from_the_seed_says_all(tmp_path: Pat
     assert torch.equal(*geometries)
     sads.load_model(whole.save(tmp_path / "m.safetensors"), family)
     assert _states() == before
+
+
+class _Odd(_Tied):
+    """A network that cannot be trained: what is odd is a name."""
+
+    def __init__(self, odd: str) -> None:
+        super().__init__()
+        self.odd = odd
+        self.requires_grad_(odd != "frozen")
+        if odd == "lazy":
+            self.first = nn.LazyLinear(4)
+        if odd == "complex":
+            self.turn = nn.Parameter(torch.ones(1, dtype=torch.complex64))
+
+    def forward(self, x: Tensor, time: Tensor) -> Tensor:
+        y = super().forward(x, time)
+        if self.odd == "raises":
+            raise ValueError("no\nway")
+        if self.odd == "in place":
+            y.exp_().mul_(y)
+        return y[:, :, :1] if self.odd == "narrow" else y.detach() if self.odd == "detached" else y
+
+
+class _Extra(_Odd):
+    def get_extra_state(self) -> dict[str, int]:
+        return {}
+
+
+@pytest.mark.filterwarnings("ignore:our faster layers do not work here")
+@pytest.mark.parametrize(
+    ("odd", "words"),
+    [
+        ("frozen", "no weights to train"),
+        ("lazy", "has lazy layers"),
+        ("complex", "has complex weights"),
+        ("extra", "keeps _extra_state beside"),
+        ("raises", "in forward: ValueError: no way"),
+        ("narrow", r"returned \(8, 1, 1, 2\)"),
+        ("detached", "does not require grad"),
+        ("in place", "modified by an inplace operation"),
+    ],
+)
+def test_networks_that_cannot_be_trained(odd: str, words: str) -> None:
+    with pytest.raises(NetworkError, match=words) as error:
+        sads.train(
+            sads.family(lambda: (_Extra if odd == "extra" else _Odd)(odd), shape=(1, 2, 2)),
+            torch.randn(40, 1, 2, 2),
+            iterations=1,
+            batch_size=8,
+        )
+    assert "\n" not in str(error.value)
 
 
 class _StopError(Exception):

@@ -345,6 +345,10 @@ def test_every_page_is_quiet_accessible_and_fits(
     for width in (1280, 390):
         seen.page.set_viewport_size({"width": width, "height": 900})
         assert seen.page.evaluate("document.documentElement.scrollWidth") <= width
+    shown = (
+        "[...document.querySelectorAll('main > section')].map((s) => getComputedStyle(s).display)"
+    )
+    assert set(seen.page.evaluate(shown)) == {"block"}, "parts stand below each other"
     seen.check_quiet()
 
 
@@ -387,13 +391,13 @@ def test_comparison_numbers(
     content = json.loads(seen.page.locator("#data").text_content())
     compared = next(part for part in content if part["kind"] == "comparison")
     pair = compared["pairs"][0]
-    ends = dict(zip(pair["sizes"], pair["ends"]["preferred"], strict=True))
-    known = {k: end["shared"] for k, end in ends.items() if end["shared"] is not None}
-    assert len(known) > 1
-    for k, said in known.items():
-        ours, theirs = (g.directions().preferred(k).reshape(k, -1).numpy() for g in (geometry, dit))
+    assert pair["sizes"] == [4, 8, 12, 20]  # the eigenvalues of a DiT have four copies
+    for k, said in zip(pair["sizes"], pair["ends"]["avoided"], strict=True):
+        ours, theirs = (g.directions().avoided(k).reshape(k, -1).numpy() for g in (geometry, dit))
         projectors = [rows.T @ rows for rows in (ours, theirs)]
-        assert said == pytest.approx(np.trace(projectors[0] @ projectors[1]) / k)
+        assert said["shared"] == pytest.approx(np.trace(projectors[0] @ projectors[1]) / k)
+    assert {end["shared"] for end in pair["ends"]["preferred"]} == {None}  # 36 of which are zero
+    assert "No angles of the most preferred" in seen.page.locator("#comparison").inner_text()
     cosines = np.abs(
         geometry.directions().vectors.flatten(1) @ dit.directions().vectors.flatten(1).T
     )

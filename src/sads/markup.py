@@ -52,6 +52,16 @@ def facts(rows: Mapping[str, object]) -> Markup:
     return element("table", element("tbody", *lines), class_="facts")
 
 
+def unfolded(rows: Mapping[str, str]) -> dict[str, str]:
+    """Names that stand for themselves: what was indented says what it belongs to."""
+    unfolded, parent = {}, ""
+    for name, value in rows.items():
+        if not name.startswith(" "):
+            parent = name
+        unfolded[f"{parent}, {name.strip()}" if name.startswith(" ") else name] = value
+    return unfolded
+
+
 def table(titles: Sequence[str], rows: Iterable[Sequence[object]]) -> Markup:
     """Cells under titles."""
     head = element("tr", *(element("th", title, scope="col") for title in titles))

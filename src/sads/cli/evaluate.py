@@ -172,7 +172,7 @@ def evaluate(
     print_table(rows_of(result))
     for line in statements_of(result):
         print_line(line)
-    print_line(f"against {dataset.statement}")
+    print_line(f"the data: {dataset.statement}")
     if anatomy and not synthetic:
         print_note("images that the model was trained on are not held out: its loss flatters it")
     print_written(*written, *pictures)

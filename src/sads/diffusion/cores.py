@@ -8,6 +8,7 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode
 
 from sads.environment import note_once
+from sads.errors import evaluating_networks
 from sads.families import ScoreFamily
 from sads.seeds import generators_kept
 
@@ -16,7 +17,7 @@ SHARD_FLOPS = 5e8  # of a core's part of a batch: below this, a batch is not wor
 
 def count_flops(family: ScoreFamily) -> int:
     """Floating-point operations of one evaluation of one sample."""
-    with generators_kept(), torch.no_grad():
+    with generators_kept(), torch.no_grad(), evaluating_networks():
         network = family.build()
         counter = FlopCounterMode(display=False)
         with counter:

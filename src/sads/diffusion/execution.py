@@ -16,6 +16,7 @@ from sads.cpu import c_code
 from sads.cpu.fast import PYTORCH, fast_network
 from sads.diffusion.cores import count_flops
 from sads.environment import note_once
+from sads.errors import evaluating_networks
 from sads.families import ScoreFamily
 
 COMPILE_FLOPS = 1e15  # of a job: some minutes of a GPU, below which compiling is not worth it
@@ -23,14 +24,18 @@ COMPILE_FLOPS = 1e15  # of a job: some minutes of a GPU, below which compiling i
 
 @dataclass(frozen=True)
 class Forward:
-    """A network as a function of `(x, time)`, and the name of the layers that compute it."""
+    """A network of a family as a function of `(x, time)`, and the layers that compute it."""
 
     function: Callable[[Tensor, Tensor], Tensor]
-    layers: str = PYTORCH
+    family: ScoreFamily
+    layers: str = PYTORCH  # by name
     compiled: bool = False
 
     def __call__(self, x: Tensor, time: Tensor) -> Tensor:
-        return self.function(x, time)
+        with evaluating_networks():
+            output = self.function(x, time)
+        self.family.check_output(output, len(x))
+        return output
 
 
 def fast_forward(
@@ -43,7 +48,7 @@ def fast_forward(
         compile: force `torch.compile` on or off.
     """
     if _worth_compiling(network, family, evaluations, compile):
-        return Forward(torch.compile(network, dynamic=False), compiled=True)
+        return Forward(torch.compile(network, dynamic=False), family, compiled=True)
     return _for_one_core(network, family, frozen=False)
 
 
@@ -66,19 +71,19 @@ def fast_inference(
             torch.zeros(batch_size, *family.shape, device=device),
             torch.zeros(1, device=device).expand(batch_size),
         )
-    return Forward(compiled, compiled=True)
+    return Forward(compiled, family, compiled=True)
 
 
 def _for_one_core(network: nn.Module, family: ScoreFamily, frozen: bool) -> Forward:
     # PyTorch's layers use all threads, ours only one.
     if torch.get_num_threads() > 1 or _device(network).type != "cpu":
-        return Forward(network)
+        return Forward(network, family)
     try:
         fast = fast_network(network, family.build, family.shape, frozen=frozen)
     except Exception as error:
         note_once(f"our faster layers do not work here ({_reason(error)}); using PyTorch's")
-        return Forward(network)
-    return Forward(fast, layers=c_code.NAME)
+        return Forward(network, family)
+    return Forward(fast, family, layers=c_code.NAME)
 
 
 def _worth_compiling(

@@ -197,7 +197,7 @@ def sample(
     Args:
         steps: evaluations of the network per sample, spread evenly over the levels.
         sampler: `"ddpm"` (the paper's), `"ddim"`, `"dpm-solver"` (good from 20 steps on) or
-            `"langevin"`.
+            `"langevin"` (takes hundreds of steps: with fewer, samples are far too large).
         clip: keep the prediction of `x_0` within `(low, high)` at every step, in the frame of the
             data; `"data"` is the range of the data that the model was trained on.
         rotation: the one that the data were rotated by. Samples are rotated back.

@@ -17,6 +17,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
 
 from sads.arguments import check_count
 from sads.checked import checked
@@ -27,7 +28,14 @@ from sads.diffusion.execution import fast_forward
 from sads.diffusion.model import ScoreModel, TrainingProvenance
 from sads.diffusion.options import TrainingOptions
 from sads.environment import usable_device, versions
-from sads.errors import CheckpointError, DataError, DivergedError
+from sads.errors import (
+    CheckpointError,
+    DataError,
+    DivergedError,
+    NetworkError,
+    evaluating_networks,
+    printable,
+)
 from sads.families import ScoreFamily, as_family
 from sads.files import tensor_digest
 from sads.geometry.memory import check_evaluation
@@ -242,7 +250,8 @@ def loss_and_gradients(
     """The part of the batch's mean squared error that is due to some of its samples."""
     x_t, time, target = shard
     loss = (forward(x_t, time) - target).square().sum() / num_entries
-    gradients = torch.autograd.grad(loss, parameters, materialize_grads=True)
+    with evaluating_networks():
+        gradients = torch.autograd.grad(loss, parameters, materialize_grads=True)
     return loss.item(), gradients
 
 
@@ -283,12 +292,31 @@ def noised(
 def new_state(family: ScoreFamily, options: TrainingOptions, device: torch.device) -> TrainingState:
     """A fresh network, from the seed, and all that goes with it."""
     with seeded(options.seed):
-        network = family.build().to(device)
+        network = family.build()
+        check_weights_fit(network)
+        network.to(device)
     optimiser = torch.optim.Adam(network.parameters(), lr=options.learning_rate, fused=True)
     average = None
     if options.ema_decay is not None:
         average = {k: v.detach().clone() for k, v in network.state_dict().items()}
     return TrainingState(network, optimiser, average)
+
+
+def check_weights_fit(network: nn.Module) -> None:
+    """Refuse networks whose weights cannot be trained, averaged and kept in files."""
+    state, parameters = network.state_dict(), list(network.parameters())
+    extra = [name for name, value in state.items() if not isinstance(value, Tensor)]
+    if any(is_lazy(p) for p in parameters):
+        reason = "has lazy layers, whose sizes are not known yet: give them their sizes"
+    elif not any(p.requires_grad for p in parameters):
+        reason = "has no weights to train: leave requires_grad on for some parameters"
+    elif any(p.is_complex() for p in parameters):
+        reason = "has complex weights: keep real and imaginary parts as two real parameters"
+    elif extra:
+        reason = f"keeps {printable(extra[0])[:60]} beside its tensors: make it a buffer"
+    else:
+        return
+    raise NetworkError(f"the network {reason}")
 
 
 def check_data(family: ScoreFamily, x: Tensor, batch_size: int) -> Tensor:

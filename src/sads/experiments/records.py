@@ -9,7 +9,7 @@ from sads.errors import printable
 from sads.estimates import Estimate, mean_estimate
 from sads.experiments.spec import FORMAT, PAPER, Cell, FamilySpec
 from sads.files import plain
-from sads.from_json import DecodingError, decode
+from sads.from_json import DecodingError, decode, infinite_again
 from sads.pipeline import Evaluation
 
 LOSS_POINTS = 20  # of the loss curve that a record keeps
@@ -67,7 +67,7 @@ class Record:
         for name in known.files:
             if not re.fullmatch(r"\w[\w.-]{0,99}", name, re.ASCII):
                 raise DecodingError(f"it has the file {printable(name)[:60]!r}, which is no name")
-        return Record(cell=cell, **vars(known))
+        return Record(cell=cell, **vars(replace(known, facts=infinite_again(known.facts))))
 
 
 @dataclass(frozen=True)

@@ -52,8 +52,8 @@ def _describe_ends(geometry: Geometry) -> dict[str, str]:
         "seconds": f"{geometry.provenance.seconds:.2f}",
         "estimator": geometry.estimator,
         "energy of a constant": str(dct[0]),
-        "  of the highest frequency": str(dct[pixels - 1]),
-        "  of a mean direction": f"{geometry.trace / geometry.dimension:.4g}",
+        "energy of the highest frequency": str(dct[pixels - 1]),
+        "energy of a mean direction": f"{geometry.trace / geometry.dimension:.4g}",
     }
     if not has_ends(geometry):
         return {**rows, "both ends": "not known"}

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from sads.estimates import Estimate
-from sads.markup import facts
+from sads.markup import facts, unfolded
 from sads.report.images import image_data
 from sads.report.page import Section, render
 from sads.rotations.alignment import Alignment
@@ -32,7 +32,7 @@ def alignment_section(source: AlignmentSource, id: str) -> Section:
     html = render(
         "alignment.html",
         id=id,
-        facts=facts(_unfolded(source.alignment.describe())),
+        facts=facts(unfolded(source.alignment.describe())),
         data=source.data,
         note=source.note,
         portrait=portrait,
@@ -65,13 +65,3 @@ def points(alignment: Alignment) -> Sequence[dict[str, Any]]:
         "maximum": alignment.maximum,
     }
     return [{"name": name, "alpha": alpha} for name, alpha in named.items()]
-
-
-def _unfolded(rows: dict[str, str]) -> dict[str, str]:
-    """Names that stand for themselves: what was indented says what it belongs to."""
-    unfolded, parent = {}, ""
-    for name, value in rows.items():
-        if not name.startswith(" "):
-            parent = name
-        unfolded[f"{parent}, {name.strip()}" if name.startswith(" ") else name] = value
-    return unfolded

@@ -10,7 +10,7 @@ import torch
 from sads.geometry.profile import frequency_profile
 from sads.geometry.result import Geometry
 from sads.geometry.summary import describe
-from sads.markup import element, table
+from sads.markup import element, table, unfolded
 from sads.report.ends import curve_data
 from sads.report.page import Section, render
 from sads.shapes import format_shape
@@ -34,7 +34,7 @@ def comparison_section(compared: Sequence[Compared], id: str) -> Section:
     """The first geometry against each of the others."""
     first, *others = compared
     pairs = [_pair(first, other) for other in others]
-    named = {c.name: describe(c.geometry) for c in compared}
+    named = {c.name: unfolded(describe(c.geometry)) for c in compared}
     rows = dict.fromkeys(name for facts in named.values() for name in facts)
     cells = ([name, *(facts.get(name, "") for facts in named.values())] for name in rows)
     html = render(
@@ -89,12 +89,14 @@ def _pair(first: Compared, other: Compared) -> dict[str, Any]:
             "why_not": f"its data are {format_shape(b.shape)}, those of {first.name} "
             f"{format_shape(a.shape)}: directions of different spaces have no angle",
         }
-    sizes = sorted({k for end in ENDS for k in _sizes(a, b, end)})
+    by_end = {end: _sizes(a, b, end) for end in ENDS}
+    sizes = sorted(set().union(*by_end.values()))
     if not sizes:
         return {**pair, "why_not": "too many of their eigenvalues are equal to tell their ends"}
     return {
         **pair,
         "sizes": sizes,
+        "unknown": [end for end in ENDS if not by_end[end]],
         "chance": [k / a.dimension for k in sizes],
         "ends": {end: [_overlap(a, b, end, k) for k in sizes] for end in ENDS},
         "matches": _matches(a, b),

@@ -11,7 +11,7 @@ from sads.data.bases import Basis
 from sads.geometry.profile import Profile, border_profile, frequency_profile
 from sads.geometry.result import Geometry
 from sads.geometry.summary import command_of, describe, has_ends, why_unknown
-from sads.markup import facts
+from sads.markup import facts, unfolded
 from sads.report.geometry import provenance_rows
 from sads.report.images import signed_data
 from sads.report.page import Section, pack, render
@@ -33,7 +33,7 @@ def ends_section(geometry: Geometry, id: str, name: str, *, command: str | None 
     html = render(
         "ends.html",
         id=id,
-        facts=facts(describe(geometry)),
+        facts=facts(unfolded(describe(geometry))),
         unknown=why_unknown(geometry),
         remarks=geometry.provenance.notes,
         sides=sides,

@@ -56,6 +56,7 @@ sads.logTicks = (values) => {
   const ticks = powers
     .flatMap((k) => between.map((multiple) => multiple * 10 ** k))
     .filter((tick) => Math.log10(tick) >= low - 1e-9 && Math.log10(tick) <= high + 1e-9);
+  if (ticks.length < 2) return { type: "linear" }; // so near each other that it is the same
   return { ticks, tickFormat: (value) => sads.number(value) };
 };
 

@@ -32,7 +32,11 @@ sads.showLosses = (figure, losses) => {
     loss: d3.mean(losses.subarray(start, start + window_)),
   }));
   const positive = (rows) => rows.filter((row) => row.loss > 0);
-  sads.legend(figure, { [every > 1 ? `every ${every}th update` : "every update"]: "var(--grey)", [`mean of ${window_}`]: "var(--blue)" });
+  const single = every > 1 ? `one update in ${every}` : "every update";
+  sads.legend(
+    figure,
+    window_ > 1 ? { [single]: "var(--grey)", [`mean of ${window_}`]: "var(--blue)" } : { [single]: "var(--blue)" },
+  );
   sads.chart(figure, () => ({
     label: `Loss of ${losses.length} updates, at the end ${sads.number(means.at(-1).loss)}`,
     x: { label: "update" },
@@ -72,7 +76,7 @@ sads.showDistances = (figure, distances, name) => {
   const color = (row) =>
     row.name.startsWith("samples") ? "var(--blue)" : /^(real|fresh)/.test(row.name) ? "var(--green)" : "var(--grey)";
   sads.chart(figure, (width) => ({
-    ...sads.intervals(rows, name === "sw2" ? "SW2" : "MSW2", color, width < 480 ? 130 : 235),
+    ...sads.intervals(rows, name === "sw2" ? "SW2" : "MSW2", color, width < 480 ? 130 : 265),
     label: rows.map((row) => `${row.name} ${sads.estimate(row.value, row.error)}`).join("; "),
   }));
   sads.offerCsv(figure, () => ({
