@@ -7,6 +7,7 @@ import os
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from matplotlib.figure import Figure
@@ -170,6 +171,38 @@ def test_networks_that_cannot_be_added_are_not_drawn(
     with pytest.raises(sads.SadsError, match=f"16 networks is .*{reason}"):
         compute.compute(TINY, 32, tmp_path, estimate=lambda *_: pytest.fail("it draws"))
     assert kept.read_bytes() == before
+
+
+DAMAGE: dict[str, dict[str, Any]] = {
+    "of another network": {"name": "other"},
+    "or of none": {"kind": "teapot"},
+    "words cannot be printed": {"notes": ["\x1b[31m"]},
+    "its shape is not one": {"shape": [0, 8, 8]},
+    "numbers of networks": {"networks": 10**400},
+    "has lost numbers": {"border": {"places": [0.5], "values": [], "errors": [0.5]}},
+    "not those of a geometry": {"trace": 0.0},
+    "not between 0 and 1": {"avoided": {"frequency": 2.0, "border": 0.5}},
+}
+
+
+def test_damaged_entries_are_refused_in_one_line(tiny: None, tmp_path: Path) -> None:
+    geometry = sads.estimate_geometry(sads.family("atlas:tiny"), 16)
+    entry.save(*entry.describe(TINY, geometry, 1, ""), tmp_path)
+    path = tmp_path / "tiny.json"
+    good, arrays = json.loads(path.read_text()), path.with_suffix(".npz").read_bytes()
+    for message, damage in DAMAGE.items():
+        path.write_text(json.dumps({**good, **damage}))
+        with pytest.raises(sads.SadsError, match=f"not an entry .*{message}.*remove it") as refusal:
+            entry.load(tmp_path, "tiny")
+        assert "\n" not in str(refusal.value)
+    path.write_text(json.dumps(good))
+    np.savez(
+        path.with_suffix(".npz"), avoided=np.full((1, 8, 8), np.nan), preferred=np.ones((1, 8, 8))
+    )
+    with pytest.raises(sads.SadsError, match="its directions are none"):
+        entry.load(tmp_path, "tiny")
+    path.with_suffix(".npz").write_bytes(arrays)
+    assert entry.load(tmp_path, "tiny") is not None
 
 
 def test_what_the_page_says_follows_from_the_numbers(tiny: None, tmp_path: Path) -> None:

@@ -254,6 +254,31 @@ def test_a_scale_in_a_window_of_levels_is_seen(network: type) -> None:
     assert torch.allclose(geometry.matrix(), ratio * plain.matrix())
 
 
+class Counting(Net):
+    """Counts its evaluations in a buffer."""
+
+    def change(self) -> None:
+        self.register_buffer("count", torch.zeros(()))
+
+    def features(self, x: Tensor) -> Tensor:
+        self.count += 1
+        return self.count * super().features(x)
+
+
+def test_networks_that_write_to_their_buffers_are_built_one_by_one() -> None:
+    family = sads.family(Counting, shape=(1, 4, 4), schedule=FEW_LEVELS)
+    for streaming in (None, True):
+        geometry = sads.estimate_geometry(family, 4, streaming=streaming)
+        assert geometry.estimator == "monte-carlo"
+
+
+def test_networks_that_look_at_their_numbers_are_not_drawn_layer_by_layer() -> None:
+    family = sads.family(Asserting, shape=(1, 4, 4), schedule=FEW_LEVELS)
+    geometry = sads.estimate_geometry(family, 4, streaming=True)
+    assert geometry.estimator == "integrated"
+    assert "cannot be followed without numbers" in geometry.provenance.notes[0]
+
+
 class Wide(Net):
     def change(self) -> None:
         self.first = nn.Conv2d(1, 6, (1, 3), padding="same")

@@ -3,6 +3,7 @@
 import json
 import math
 import os
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -17,10 +18,12 @@ import sads
 from sads.cpu import layers_name
 from sads.data.spec import DataSpec
 from sads.errors import DataError, ExperimentError, InvalidArgumentError, StoreError
+from sads.estimates import Estimate
 from sads.experiments import locks, run
 from sads.experiments.archive import Archive
-from sads.experiments.locks import lock
+from sads.experiments.locks import lock, wait_for
 from sads.experiments.missing_baselines import with_baselines
+from sads.experiments.records import Record
 from sads.experiments.run import (
     digest_images,
     get_geometry,
@@ -294,6 +297,24 @@ class TestStore:
                 assert new is not None
             assert not locks._is_there(path, mine)
 
+    def test_a_geometry_is_estimated_once(self, store, monkeypatch):
+        """Another process has done it while this one waited for the lock."""
+        waited = []
+
+        @contextmanager
+        def slowly(path):
+            with wait_for(path):
+                other = run._estimate(GEOMETRY, store.partial_geometry(GEOMETRY))
+                store.put_geometry(GEOMETRY, other)
+                monkeypatch.setattr(run, "_estimate", None)
+                waited.append(path)
+                yield
+
+        monkeypatch.setattr("sads.experiments.store.wait_for", slowly)
+        assert get_geometry(GEOMETRY, store).num_networks == GEOMETRY.num_networks
+        assert waited
+        assert not waited[0].exists()
+
     def test_leftovers_that_somebody_works_in_are_left(self, store):
         cell = tiny()
         record = run_cell(cell, store)
@@ -341,6 +362,12 @@ class TestStore:
         store.get(tiny())
         assert store.get(tiny()) == record
         assert not store.take_notes()
+
+    def test_an_unknown_error_is_unknown_again(self, store):
+        record = run_cell(tiny(), store)
+        unknown = replace(record.facts, alpha=Estimate(1.0, math.inf))
+        written = json.loads(json.dumps(replace(record, facts=unknown).to_json()))
+        assert Record.from_json(written).facts == unknown
 
     def test_others_can_read_it(self, store):
         run_cell(tiny(keep_samples=1), store)

@@ -15,7 +15,7 @@ import torch
 from scipy.fft import dctn
 from torch import Tensor
 
-from sads.adapters.presets import Preset
+from sads.adapters.presets import TRANSFORMER, UNET, Preset
 from sads.arguments import as_tensor
 from sads.data.arrays import load_array
 from sads.environment import return_free_memory
@@ -23,13 +23,17 @@ from sads.errors import DataError, printable
 from sads.estimates import Estimate
 from sads.files import ANYTHING_WRONG, replacing, write_json
 from sads.from_json import decode
+from sads.geometry.dense import LARGEST
 from sads.geometry.matrixfree.geometry import MatrixFree
 from sads.geometry.profile import Profile, border_profile, frequency_profile
 from sads.geometry.result import Geometry
+from sads.shapes import checked_shape
 from sads.untrusted import first_line, read_json
 
 SHOWN = 4  # directions of each end
 POINTS = 256  # of a spectrum
+MOST = 1 << 53  # networks, parameters or bytes
+ROUNDING = 1e-6  # by which a share may leave 0 to 1
 RIM = 1 / 8  # of the side of an image: what counts as its border
 
 
@@ -166,16 +170,65 @@ def load(folder: Path, name: str) -> tuple[Entry, Directions] | None:
         return None
     try:
         entry = decode(Entry, read_json(path))
+        _check(entry, name)
         arrays = {side: _array(path, side) for side in ("avoided", "preferred")}
         for array in arrays.values():
             if array.ndim != len(entry.shape) or tuple(array.shape[1:]) != entry.shape[1:]:
                 raise ValueError("its directions are of another shape")
+            if not len(array) or not array.isfinite().all():
+                raise ValueError("its directions are none")
     except ANYTHING_WRONG as error:
         raise DataError(
             f"{printable(path)} is not an entry of the atlas ({first_line(error)}); remove it to "
             "compute it again"
         ) from error
     return entry, Directions(**arrays)
+
+
+def _check(entry: Entry, name: str) -> None:
+    """`ValueError` if the numbers of an entry, which a file has, are not those of a geometry."""
+    words = (
+        *map(str, entry.schedule.values()),
+        entry.title,
+        entry.model,
+        entry.source,
+        entry.like,
+        entry.prediction,
+        entry.estimator,
+    )
+    if entry.name != name or entry.kind not in (UNET, TRANSFORMER):
+        raise ValueError("it is of another network, or of none")
+    if not entry.title or not all(word.isprintable() for word in (*words, *entry.notes)):
+        raise ValueError("its words cannot be printed")
+    size = math.prod(checked_shape(list(entry.shape)))
+    counts = (entry.parameters, entry.networks, entry.memory)
+    if not all(0 <= count <= MOST for count in counts) or not 1 <= entry.copies <= size:
+        raise ValueError("its numbers of networks, parameters or bytes are none")
+    known = [entry.trace, float(entry.largest), float(entry.smallest), entry.seconds]
+    known += [n for n in (entry.processor_seconds, entry.effective_rank) if n is not None]
+    shares = [
+        share
+        for look in (entry.avoided, entry.preferred)
+        for share in (look.frequency, look.border)
+    ]
+    errors = [entry.largest.error, entry.smallest.error]
+    errors += [] if entry.whitened_error is None else [entry.whitened_error]
+    for curve in (entry.spectrum, entry.frequency, entry.border):
+        if not 0 < len(curve.places) == len(curve.values) == len(curve.errors):
+            raise ValueError("one of its curves has lost numbers")
+        known += curve.values
+        shares += curve.places
+        errors += curve.errors
+    finite = all(0 <= number <= LARGEST for number in known)
+    if not finite or not entry.trace > 0 or not all(map(_is_error, errors)):
+        raise ValueError("its numbers are not those of a geometry")
+    if not all(-ROUNDING <= share <= 1 + ROUNDING for share in shares):
+        raise ValueError("its places and shares are not between 0 and 1")
+
+
+def _is_error(number: float) -> bool:
+    """One of an estimate: what is not known is infinite, or NaN where a file had to say it."""
+    return not math.isfinite(number) or 0 <= number <= LARGEST
 
 
 def _array(path: Path, name: str) -> Tensor:

@@ -15,6 +15,7 @@ from sads.environment import gigabytes
 from sads.errors import counted
 from sads.estimates import Estimate
 from sads.files import replacing
+from sads.from_json import infinite_again
 from sads.shapes import format_shape
 from sads.tables import Row, markdown, titled
 
@@ -223,9 +224,8 @@ def write_page(folder: Path, entries: Sequence[Entry], command: str) -> Path:
 
 
 def _in_units(value: Estimate, unit: float) -> Estimate:
-    """An estimate in other units; files have no infinite numbers, so an unknown error is NaN."""
-    error = math.inf if math.isnan(value.error) else value.error
-    return Estimate(value / unit, error / unit)
+    """An estimate in other units."""
+    return Estimate(value / unit, infinite_again(value).error / unit)
 
 
 def _above(value: Estimate, limit: float) -> bool | None:

@@ -160,8 +160,8 @@ def _check_matrices(presets: list["Preset"]) -> None:
         if positions > DENSE_POSITIONS:
             raise InvalidArgumentError(
                 f"{one.name} has {positions:,} positions, too many for the matrices that shards on "
-                f"a cluster add up to (at most {DENSE_POSITIONS:,}): leave --ray out, or name other "
-                "networks"
+                f"a cluster add up to (at most {DENSE_POSITIONS:,}): leave --ray out, or name "
+                "other networks"
             )
 
 

@@ -43,7 +43,13 @@ def lock(path: Path, *, wait: bool) -> Iterator[TextIO | None]:
 def folder_lock(folder: Path) -> Iterator[None]:
     """Wait until no other process writes to the results of a folder; nothing of it stays behind."""
     check_folder(folder)
-    path = folder / FOLDER_LOCK
+    with wait_for(folder / FOLDER_LOCK):
+        yield
+
+
+@contextlib.contextmanager
+def wait_for(path: Path) -> Iterator[None]:
+    """Wait until no other process has a lock; its file does not stay behind."""
     with lock(path, wait=True):
         try:
             yield

@@ -78,17 +78,23 @@ def run_cell(
 
 
 def get_geometry(spec: GeometrySpec, store: Store) -> Geometry:
-    """A geometry from the store, or estimated, from where that was left, and kept there."""
+    """A geometry from the store, or estimated, from where that was left, and kept there.
+
+    Of several processes that need it one estimates it, and the others wait.
+    """
     geometry = store.geometry(spec)
-    if geometry is None:
-        partial = store.partial_geometry(spec)
-        try:
-            geometry = _estimate(spec, partial)
-        except CheckpointError:  # damaged, or of another version
+    if geometry is not None:
+        return geometry
+    with store.estimating(spec) as partial:
+        geometry = store.geometry(spec)
+        if geometry is None:
+            try:
+                geometry = _estimate(spec, partial)
+            except CheckpointError:  # damaged, or of another version
+                partial.unlink(missing_ok=True)
+                geometry = _estimate(spec, partial)
+            store.put_geometry(spec, geometry)
             partial.unlink(missing_ok=True)
-            geometry = _estimate(spec, partial)
-        store.put_geometry(spec, geometry)
-        partial.unlink(missing_ok=True)
     return geometry
 
 

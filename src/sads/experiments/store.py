@@ -53,7 +53,7 @@ from sads.errors import (
     printable,
 )
 from sads.experiments.archive import RECORDS, Archive, read_samples
-from sads.experiments.locks import lock
+from sads.experiments.locks import lock, wait_for
 from sads.experiments.records import Record
 from sads.experiments.spec import Cell, GeometrySpec
 from sads.files import digest, file_digest, plain, replacing, to_json, write_json
@@ -251,6 +251,13 @@ class Store:
         """Where the networks that are drawn so far outlive a crash."""
         self._work.mkdir(parents=True, exist_ok=True)
         return self._work / f"{spec.hash}.geometry.safetensors"
+
+    @contextlib.contextmanager
+    def estimating(self, spec: GeometrySpec) -> Iterator[Path]:
+        """The `partial_geometry`, when no other process estimates the geometry any more."""
+        partial = self.partial_geometry(spec)
+        with wait_for(partial.with_suffix(".lock")):
+            yield partial
 
     def weights(self, cell: Cell, updates: int) -> ScoreModel | None:
         """The model of a cell after some updates, or None; a damaged one is set aside.

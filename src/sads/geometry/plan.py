@@ -271,10 +271,10 @@ def _find_readout(family: ScoreFamily, networks: Networks, path: str | None) -> 
         with networks.without_numbers() as shapes:
             check_network(family, shapes.module)
             return find_readout(family, shapes, path)
-    except (RuntimeError, NotImplementedError) as error:
-        raise CannotStreamError(
-            f"it cannot be followed without numbers ({describe_failure(error)})"
-        ) from error
+    except (RuntimeError, NotImplementedError, NetworkError) as error:
+        # One that cannot be evaluated with its numbers either is met when it is built whole.
+        why = str(error) if isinstance(error, NetworkError) else describe_failure(error)
+        raise CannotStreamError(f"it cannot be followed without numbers ({why})") from error
 
 
 @dataclass(frozen=True)

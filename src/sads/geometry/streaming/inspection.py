@@ -18,6 +18,7 @@ from sads.families import ScoreFamily
 from sads.geometry.drawing import agree
 from sads.geometry.invariance import ANY_CONVOLUTION, Move, candidates, positions_after
 from sads.geometry.memory import peak_activations
+from sads.geometry.recording import named_tensors
 from sads.geometry.streaming.networks import Streamed, StreamedNetwork
 from sads.geometry.streaming.streams import NetworkStream
 from sads.seeds import numpy_stream
@@ -35,6 +36,7 @@ class Look:
     output: Tensor
     activation_bytes: int  # that were held at the same time, without weights
     lengths: tuple[float, ...]  # of the outputs of its convolutions, in order
+    wrote: bool  # did it change its own buffers?
 
 
 class Inspector:
@@ -46,15 +48,21 @@ class Inspector:
 
     def look(self, x: Tensor, t: Tensor) -> Look:
         """Evaluate the network."""
+        tensors = [tensor for _, tensor in named_tensors(self._network.module)]
+        before = [tensor._version for tensor in tensors]
         with _lengths(self._network.module) as lengths:
             output, held = peak_activations(lambda: self._network(self._stream(), x, t))
-        return Look(x, t, output.cpu(), held, tuple(lengths))
+        wrote = before != [tensor._version for tensor in tensors]
+        return Look(x, t, output.cpu(), held, tuple(lengths), wrote)
 
     def holds_all_randomness(self, first: Look) -> bool:
         """Do parameters and buffers make a network, with nothing random beside them?
 
-        Another network of the constructor must give the same output with the same numbers.
+        Another network of the constructor must give the same output with the same numbers, and none
+        may count how often it is evaluated.
         """
+        if first.wrote:
+            return False
         other = StreamedNetwork(self.networks, self.device, module=self.networks.other)
         again = other(self._stream(), first.x, first.t).cpu()
         return agree(again, first.output)
