@@ -84,6 +84,7 @@ def test_all_nine_figures_are_there():
         (["fig6", "--only", "dit-8"], "no panel 'dit-8'; --only takes iddpm-nearest"),
         (["fig8", "--images", "mnist"], "write mnist=FILE"),
         (["fig8", "--images", "foo=bar"], "no images 'foo'; --images takes digits, mnist"),
+        (["fig8", "--images", "mnist=a", "--images", "mnist=b"], "says twice where mnist is"),
         (["fig6", "--images", "mnist=x"], "no images 'mnist'; --images takes nothing here"),
         (["fig6", "--seeds", "0"], "at least 1 seed"),
         (["fig6", "--ray", "auto", "--cpus", "0"], "more than 0 CPUs"),

@@ -191,6 +191,8 @@ def read_sources(texts: list[str], figures: "list[Figure]") -> dict[str, str]:
                 f"{', '.join(f.name for f in figures)} has no images {name!r}; --images takes "
                 f"{', '.join(known) or 'nothing here'}"
             )
+        if name in sources:
+            raise InvalidArgumentError(f"--images says twice where {name} is; give it once")
         # Ray's workers start in a directory of their own.
         sources[name] = os.path.abspath(source) if os.path.exists(source) else source
     return sources

@@ -64,7 +64,9 @@ class Alignment:
     Two independent sources add up in every error: the data are a sample (taken as independent:
     duplicates count as if they were new), and the geometry is an estimate. The errors of minimum,
     maximum and share also cover that the extremes of a sample lean outwards. With a single sample
-    the data's part is unknown and the error infinite.
+    the data's part is unknown and the error infinite; with fewer than a hundred it is too small
+    where the energies of samples are skewed (two errors of ten samples hold alpha in 84 %, if all
+    energy lies along one direction).
     """
 
     alpha: Estimate
