@@ -173,3 +173,9 @@ def test_what_is_wrong_with_a_probe_is_said_before_networks_are_drawn(
     probe = type("Mine", (Half,), said)()
     with pytest.raises(InvalidArgumentError, match=message):
         _estimate(probe, "v")
+
+
+@pytest.mark.parametrize("kind", ["zeros", np.ones(2), torch.zeros(2), 3, None])
+def test_what_is_no_probe_is_refused(kind: object) -> None:
+    with pytest.raises(InvalidArgumentError, match="unknown probe"):
+        sads.probe(kind)
