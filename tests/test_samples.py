@@ -1,6 +1,7 @@
 """Samples of another shape or scale are refused wherever data are taken."""
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from functools import cache
 
 import numpy as np
@@ -133,3 +134,37 @@ def test_whole_numbers_are_compared_with_their_like_only() -> None:
 def test_what_is_frozen_is_checked_when_it_is_made(make: Callable[[], object]) -> None:
     with pytest.raises(SadsError):
         make()
+
+
+MODES: dict[str, Callable[[], AbstractContextManager[object]]] = {
+    "no_grad": torch.no_grad,
+    "inference": torch.inference_mode,
+    "autocast": lambda: torch.autocast("cpu", torch.bfloat16),
+    "meta": lambda: torch.device("meta"),
+}
+
+
+@pytest.mark.parametrize("mode", [*MODES, "float64"])
+def test_results_do_not_hang_on_the_modes_of_pytorch(mode: str) -> None:
+    def results() -> list[float]:
+        trained = sads.train(family(), X, iterations=1, batch_size=10)
+        estimated = sads.estimate_geometry(family(), 16)
+        return [
+            float(trained.losses[0]),
+            float(sads.sample(trained, 3, steps=2).sum()),
+            estimated.trace,
+            sads.rotation(estimated, X, "min").alpha,
+            sads.sliced_wasserstein(X, 2 * X, num_projections=9).sw2,
+        ]
+
+    expected = results()
+    if mode != "float64":
+        with MODES[mode]():
+            assert results() == expected
+        return
+    torch.set_default_dtype(torch.float64)
+    try:
+        assert results() == expected
+        assert torch.get_default_dtype() == torch.float64
+    finally:
+        torch.set_default_dtype(torch.float32)

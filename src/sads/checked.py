@@ -6,7 +6,7 @@
 What is right in Python is right here: a list for a tuple, an array for a tensor, NumPy's numbers
 for Python's. What Python would take and nobody means is not: `"yes"` or 3 for a bool (both are
 true), True for a number or a seed, NaN for a number. Which numbers make sense (how many, how large)
-a function says itself.
+a function says itself. It runs in PyTorch's ordinary modes, whatever the caller's are.
 """
 
 import inspect
@@ -24,6 +24,7 @@ from torch import Tensor
 
 from sads.arguments import as_tensor, check_seed, shown
 from sads.errors import InvalidArgumentError
+from sads.modes import is_ordinary, ordinary
 
 Target = TypeVar("Target", bound=Callable[..., Any])
 _SEVERAL = "a list of"
@@ -64,7 +65,10 @@ def checked(target: Target) -> Target:
         for name, value in bound.arguments.items():
             if name in annotations:
                 bound.arguments[name] = _taken(name, value, annotations[name])
-        return target(*bound.args, **bound.kwargs)
+        if is_ordinary():
+            return target(*bound.args, **bound.kwargs)
+        with ordinary():
+            return target(*bound.args, **bound.kwargs)
 
     return cast(Target, call)
 

@@ -124,6 +124,7 @@ def reproduce(
         for figure in make_figures(request, store, command_line(), Terminal(quiet=as_json)):
             made.append(figure.summary.figure)
             failed |= figure.failed
+            write_page(request.folder, known)  # now: the next figure may take hours
             print_made(figure, request.folder, quiet=as_json)
     page = write_page(request.folder, known)
     judged = judge_page(request.folder, known)
@@ -191,6 +192,8 @@ def read_sources(texts: list[str], figures: "list[Figure]") -> dict[str, str]:
                 f"{', '.join(f.name for f in figures)} has no images {name!r}; --images takes "
                 f"{', '.join(known) or 'nothing here'}"
             )
+        if name in sources:
+            raise InvalidArgumentError(f"--images says twice where {name} is; give it once")
         # Ray's workers start in a directory of their own.
         sources[name] = os.path.abspath(source) if os.path.exists(source) else source
     return sources
