@@ -29,6 +29,7 @@ from sads.errors import (
     DivergedError,
     InvalidArgumentError,
     NetworkError,
+    OutputError,
 )
 from sads.families import ScoreFamily
 
@@ -499,6 +500,15 @@ def test_a_last_update_that_went_too_far_is_seen(tmp_path: Path) -> None:
     with pytest.raises(DivergedError, match="not finite after update 1; lower"):
         sads.train(_tiny(), torch.randn(40, 1, 2, 2), learning_rate=1e300, **options)  # type: ignore[arg-type]
     assert not path.exists()
+
+
+def test_a_checkpoint_that_cannot_be_written_is_refused_at_once(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    place = tmp_path / "file" / "c.safetensors"
+    with pytest.raises(OutputError, match="cannot write to"):
+        sads.train(_tiny(), torch.randn(40, 1, 2, 2), batch_size=8, checkpoint=place)
+    with pytest.raises(OutputError, match="cannot write to"):
+        sads.sample(ScoreModel(_tiny(), _tiny().build()), 50, steps=500, checkpoint=place)
 
 
 def test_a_full_disk_leaves_the_previous_checkpoint(

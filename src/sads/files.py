@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 ANYTHING_WRONG: tuple[type[Exception], ...] = (SadsError, *DAMAGE)
 TEMPORARY = ".sads-tmp-"  # how files begin that are being written
+OF_FILES = (".safetensors", ".json", ".npz", ".png", ".html")
 DIGEST_CHUNK = 1 << 22  # numbers that are converted at a time
 
 
@@ -42,7 +43,7 @@ def replacing(path: Path) -> Iterator[Path]:
             temporary.unlink(missing_ok=True)
     except OSError as error:
         raise OutputError(
-            f"cannot write {path}: {error}; choose a folder that you can write to"
+            f"cannot write {path}: {error.strerror or error}; choose a folder that you can write to"
         ) from error
 
 
@@ -82,6 +83,22 @@ def opening(
             f"{printable(path)} cannot be read as a {what} ({first_line(error)[:300]}): it is "
             "damaged or another program's"
         ) from error
+
+
+def check_folder_name(folder: Path) -> None:
+    """One line for the name of a file, where a folder is to be made for several."""
+    if os.path.isdir(folder):
+        return
+    if folder.name == "-":
+        raise OutputError(
+            "results are files in a folder, which - is not; choose one, and print numbers with "
+            "--json"
+        )
+    if folder.suffix.lower() in OF_FILES:
+        raise OutputError(
+            f"{printable(folder)} is the name of a file, and the results are several, in a folder: "
+            f"write {printable(folder.with_suffix(''))}"
+        )
 
 
 def check_folder(folder: Path) -> None:

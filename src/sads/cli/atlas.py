@@ -1,5 +1,6 @@
 """`sads atlas`: the geometries of networks that people use, in one picture and one table."""
 
+import math
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -67,7 +68,11 @@ def atlas(
         bool, typer.Option(help="Keep geometries in work/, so that networks can be added.")
     ] = True,
     ray: Annotated[
-        str | None, typer.Option(help="HOST:PORT of a Ray cluster to draw networks on, or auto.")
+        str | None,
+        typer.Option(
+            help="HOST:PORT of a Ray cluster, or auto for this machine's: networks are drawn there "
+            "in shards, each with a whole matrix in memory, and start anew if interrupted."
+        ),
     ] = None,
     cpus: Annotated[
         float | None, typer.Option(help="CPUs of a shard on Ray; 1 if not given.")
@@ -95,6 +100,8 @@ def atlas(
 
     chosen = [preset(name) for name in names or PRESETS]
     cluster = read_cluster(ray, cpus, gpus)
+    if cluster is not None and not (page or listed):
+        _check_matrices(chosen)
     if (page or listed) and (networks is not None or ray is not None):
         raise InvalidArgumentError("--page and --list compute nothing; leave --networks, --ray out")
     if page and (names or listed):
@@ -142,6 +149,20 @@ def atlas(
     else:
         print_table([made(entry) for entry, _ in found])
         print_written(*written)
+
+
+def _check_matrices(presets: list["Preset"]) -> None:
+    """Shards of a cluster add up as matrices: refuse networks too large for one."""
+    from sads.geometry.estimate import DENSE_POSITIONS
+
+    for one in presets:
+        positions = math.prod(one.shape[1:])
+        if positions > DENSE_POSITIONS:
+            raise InvalidArgumentError(
+                f"{one.name} has {positions:,} positions, too many for the matrices that shards on "
+                f"a cluster add up to (at most {DENSE_POSITIONS:,}): leave --ray out, or name "
+                "other networks"
+            )
 
 
 def _list(presets: list["Preset"], as_json: bool) -> None:

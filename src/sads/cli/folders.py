@@ -166,12 +166,13 @@ def _claim(folder: Path) -> _Claim:
 
     Only who has the lock writes to a folder or removes it.
     """
-    from sads.files import check_folder, clear_leftovers
+    from sads.files import check_folder, check_folder_name, clear_leftovers
 
     if _is_there(folder) and not folder.is_dir():
         raise OutputError(
             f"cannot write to {printable(folder)}: it is not a folder; choose another --out"
         )
+    check_folder_name(folder)
     while True:
         claim = _Claim(folder, made=_make(folder))
         try:

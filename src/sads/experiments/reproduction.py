@@ -26,7 +26,7 @@ from sads.experiments.run import Sources
 from sads.experiments.spec import Cell
 from sads.experiments.store import MARK, Store
 from sads.experiments.sweep import RayCluster, Watch, connect, prepare_geometry, sweep
-from sads.files import TEMPORARY, check_folder, replacing
+from sads.files import TEMPORARY, check_folder, check_folder_name, replacing
 from sads.tables import titles
 
 MOST_ASKED = 1024  # seeds of a cell, or workers on one machine
@@ -92,6 +92,7 @@ class Request:
                 f"{printable(folder)} is not empty and holds no store of sads; choose another --out"
             )
         self._check_earlier()
+        check_folder_name(folder)
         check_folder(folder)
         return Store(folder / "store", archive=folder)
 
