@@ -278,6 +278,17 @@ def test_signs_of_odd_directions_do_not_depend_on_rounding() -> None:
         torch.testing.assert_close(found, -odd)
 
 
+def test_what_is_not_determined_is_resolved_to_no_tolerance(geometry: sads.Geometry) -> None:
+    """Angles that nothing is known of are a quarter turn."""
+    few = sads.estimate_geometry(small_family("cnn"), 2)
+    for tolerance in (math.pi / 2, 3.0, math.inf, math.nan, 0.0, -1.0):
+        with pytest.raises(InvalidArgumentError, match="tolerance, an angle between 0 and pi/2"):
+            few.directions(tolerance)
+    assert not few.directions(1.57).resolved.any()
+    old = replace(geometry, provenance=replace(geometry.provenance, tolerance=1e308))
+    assert old.directions().tolerance == geometry.directions().tolerance
+
+
 def test_directions_are_eigenvectors(geometry: sads.Geometry) -> None:
     directions = geometry.directions()
     vectors = directions.vectors.flatten(1)

@@ -109,7 +109,7 @@ def test_what_a_probe_may_not_return(estimator: str) -> None:
         sads.estimate_geometry(small_family("unet"), 8, probe=lambda level, generator: np.zeros(2))
 
 
-@pytest.mark.parametrize("probe", ["unit", 3, object()])
+@pytest.mark.parametrize("probe", ["unit", 3, object(), np.ones(2)])
 def test_what_is_no_probe_is_refused(probe: object) -> None:
     with pytest.raises(InvalidArgumentError, match=r"unknown probe .* zero, gaussian or forward"):
         _estimate(probe)

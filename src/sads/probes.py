@@ -249,16 +249,17 @@ def probe(kind: Any = "zero", *, width: float | None = None, images: Tensor | No
         return kind if type(kind) in OURS else _Completed(kind)
     if callable(kind):
         return SamplerProbe(kind)
-    if kind == "zero":
+    name = kind if isinstance(kind, str) else None
+    if name == "zero":
         return ZeroProbe()
-    if kind == "gaussian":
+    if name == "gaussian":
         return GaussianProbe(1.0 if width is None else width)
-    if kind == "forward":
+    if name == "forward":
         if images is None:
             raise InvalidArgumentError("the forward probe starts from images: pass images=...")
         return ForwardProbe(as_tensor(images, "images"))
     raise InvalidArgumentError(
-        f"unknown probe {kind!r}; choose zero, gaussian or forward, or pass a function or an "
+        f"unknown probe {shown(kind)}; choose zero, gaussian or forward, or pass a function or an "
         "object with a method draw(shape, level, schedule, rng)"
     )
 
