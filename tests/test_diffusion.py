@@ -2,6 +2,7 @@
 
 import json
 import math
+import pickle
 import random
 import sys
 from dataclasses import replace
@@ -325,6 +326,7 @@ def test_models_are_saved_and_loaded(tmp_path: Path) -> None:
     loaded = sads.load_model(model.save(tmp_path / "m.safetensors"))
     assert torch.equal(sads.sample(model, 50, steps=3), sads.sample(loaded, 50, steps=3))
     assert loaded.provenance == replace(model.provenance, family=described(model.family))
+    assert torch.equal(pickle.loads(pickle.dumps(model)).losses, model.losses)
     other = sads.family("mlp", (1, 2, 2), width=8)
     with pytest.raises(CheckpointError, match="holds a model of"):
         sads.load_model(tmp_path / "m.safetensors", other)
