@@ -159,7 +159,8 @@ def make_figures(
         if not figure.panels or context.panels(figure.panels, figure.on_request)
     ]
     for figure in (figure for figure in chosen if figure.images):
-        figure.cells(context)  # reads all images, before hours go into the first figure
+        with observer.stage(f"{figure.name}: reading images"):
+            figure.cells(context)  # before hours go into the first figure
     for figure in chosen:
         started = time.perf_counter()
         with observer.stage(f"{figure.name}: preparing"):
