@@ -436,6 +436,14 @@ class TestArchive:
         expected = store.samples(records[0])
         assert torch.allclose(fresh.samples(fresh.find(cells[0])), expected, rtol=1e-3, atol=1e-3)
 
+    def test_it_has_the_numbers_that_it_has_when_it_is_read(self, archived, tmp_path, store):
+        """So that a figure which is drawn again is the same."""
+        _, records = archived
+        beside = Store(store.url, archive=tmp_path / "again")
+        known = beside.to_archive(records).records
+        assert known == Archive.read(tmp_path / "again").records
+        assert known != {record.cell.hash: record for record in records}
+
     def test_it_names_its_geometries(self, archived, tmp_path):
         (described,) = json.loads((tmp_path / "geometries.json").read_text()).values()
         assert described["command"].startswith("sads geometry mlp --shape 1x4x4 -o depth=1")

@@ -43,7 +43,7 @@ from sads.experiments.reproduction import (
 )
 from sads.experiments.spec import COMMON, PAPER, FamilySpec
 from sads.experiments.store import Store
-from sads.experiments.verdict import correct
+from sads.experiments.verdict import Claim, correct
 from sads.metrics.baselines import Baselines, Distance
 from sads.pipeline import DigitShares, Evaluation
 
@@ -131,6 +131,8 @@ def test_a_small_run_and_its_repetition(reproduce, tmp_path, monkeypatch):
     assert "fig6-dit-4.png" in page
     again = reproduce(*arguments)
     assert again.status == 0
+    drawn_again = json.loads((tmp_path / "out" / "fig6.json").read_text())
+    assert drawn_again["table"] == summary["table"], "to the last digit"
     assert "3 of 3 cells done (3 were there)" in again.err
     assert "MSW2" in again.out
 
@@ -305,6 +307,23 @@ def test_figures_without_a_chosen_panel_are_left_alone(reproduce, tmp_path):
     result = reproduce("fig2", "fig7", "--only", "mnist", "--json", "--out", str(out))
     assert list(json.loads(result.out)["figures"]) == ["fig7"]
     assert not (out / "fig2.json").exists()
+
+
+def test_what_is_made_is_on_the_page_before_the_next_figure(reproduce, tmp_path, monkeypatch):
+    """Its words are those of the page, too, when the next figure takes hours and is stopped."""
+
+    def stop(context):
+        raise KeyboardInterrupt
+
+    tested = {"p_for": 0.04, "p_against": 0.96, "smallest_p": 0.004}
+    claim = Claim("first", "", unit="seeds", num_units=8, **tested)
+    made = Figure("made", "An answer", lambda context: Outcome({}, [], [claim, claim]))
+    ours = {"made": made, "stopped": Figure("stopped", "No answer", stop)}
+    monkeypatch.setattr("sads.experiments.figures._registered", ours)
+    assert reproduce("made", "stopped", "--out", str(tmp_path / "out")).status == 130
+    assert "| made | first" in (tmp_path / "out" / "README.md").read_text()
+    found = Summary.load(tmp_path / "out", "made")
+    assert [claim.verdict for claim in found.claims] == ["inconclusive"] * 2
 
 
 def test_interrupted(reproduce, tmp_path, monkeypatch):

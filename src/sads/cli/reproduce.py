@@ -124,6 +124,7 @@ def reproduce(
         for figure in make_figures(request, store, command_line(), Terminal(quiet=as_json)):
             made.append(figure.summary.figure)
             failed |= figure.failed
+            write_page(request.folder, known)  # now: the next figure may take hours
             print_made(figure, request.folder, quiet=as_json)
     page = write_page(request.folder, known)
     judged = judge_page(request.folder, known)

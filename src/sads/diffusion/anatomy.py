@@ -134,6 +134,8 @@ def measure_anatomy(
         rotation: the one that the model's data were rotated by.
         directions: (D, *shape), the Score Anisotropy Directions of the architecture, as
             `geometry.directions().vectors` has them.
+        num_samples: of the test data, the first so many, each at all levels.
+        seed: of the noise.
     """
     check_type(model, ScoreModel, "the model", "pass what sads.train or sads.load_model returns")
     check_count("num_samples", num_samples, 2)

@@ -12,6 +12,7 @@ import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -26,7 +27,7 @@ from sads.diffusion.model import ScoreModel, noise_from_output
 from sads.environment import check_samples, usable_device
 from sads.errors import CheckpointError, InvalidArgumentError, printable
 from sads.families import ScoreFamily
-from sads.files import digest, tensor_digest
+from sads.files import check_folder, digest, tensor_digest
 from sads.geometry.memory import check_evaluation
 from sads.rotations.rotation import Rotation
 from sads.schedule import Schedule
@@ -196,6 +197,7 @@ def sample(
 
     Args:
         steps: evaluations of the network per sample, spread evenly over the levels.
+        seed: of the noise. The same samples come first if more are drawn.
         sampler: `"ddpm"` (the paper's), `"ddim"`, `"dpm-solver"` (good from 20 steps on) or
             `"langevin"` (takes hundreds of steps: with fewer, samples are far too large).
         clip: keep the prediction of `x_0` within `(low, high)` at every step, in the frame of the
@@ -204,11 +206,17 @@ def sample(
         batch_size: samples at a time, rounded up to a multiple of 50; does not change the result.
             By default few of a large network and many of a small one. On the CPU every core works
             at a batch of its own, so that none waits for another after every layer.
+        device: where the network runs.
+        compile: force `torch.compile` on or off; by default long runs on a GPU use it.
         checkpoint: file in which finished batches are kept while others are drawn. The same call
             continues from it, after `kill -9` too, to the same samples. It is left there at the
             end: remove it when the samples are saved.
         checkpoint_seconds: between two writes of it; 30 if not given.
         progress: called with network evaluations so far, in all, and the share done.
+
+    Raises:
+        NetworkError: the network cannot be evaluated.
+        CheckpointError: `checkpoint` is of other samples.
     """
     options = SamplingOptions(
         steps=steps,
@@ -261,6 +269,8 @@ def draw(
     size = min(options.batch_size or default_batch_size(model.family, device), share)
     size = BLOCK * math.ceil(size / BLOCK)
     kept = options.checkpoint is not None
+    if options.checkpoint is not None:
+        check_folder(Path(options.checkpoint).parent)
     partial = Partial(
         options.checkpoint,
         PARTIAL_FORMAT,

@@ -198,7 +198,8 @@ def format_p(claim: Claim, value: float) -> str:
 
 def _section(summary: Summary) -> list[str]:
     lines = ["", f"## {summary.figure}: {summary.title} ({summary.scale})", ""]
-    lines += ["```sh", *map(printable, summary.command.splitlines()), "```", ""]
+    commands = [printable(line).replace("```", "") for line in summary.command.splitlines()]
+    lines += ["```sh", *commands, "```", ""]
     lines += [f"![{name}]({file})" for name, file in summary.pictures.items()]
     lines += ["", *(f"- {_escape(note)}" for note in summary.notes), ""]
     if summary.table:

@@ -146,7 +146,14 @@ class DataSpectrum:
 
 @checked
 def alignment(geometry: Geometry, x: Tensor) -> Alignment:
-    """`alpha = E[x^T G x]` of data `x` (N, *shape), its extremes over rotations, its share.
+    """`alpha = E[x^T G x]` of data `x` in a `geometry`, its extremes over rotations, its share.
+
+    Args:
+        x: (N, *shape) or (N, D), floating-point numbers on the scale of training.
+
+    Raises:
+        SamplesError: the data have another shape than the geometry, or are not scaled.
+        UndefinedGeometryError: the geometry is 0 or not finite.
 
     Data whose second moment has a rank below D, a constant pixel, or copies of one image are
     no special case. Where `G` or `C` is a multiple of the identity (or the data are all zero),
@@ -157,9 +164,10 @@ def alignment(geometry: Geometry, x: Tensor) -> Alignment:
 
 @checked
 def rotation(geometry: Geometry, x: Tensor, kind: str | Kind) -> Rotation:
-    """A rotation of data `x` (N, *shape), with the `alpha` that it reaches.
+    """A rotation of data `x` in a `geometry`, with the `alpha` that it reaches.
 
     Args:
+        x: (N, *shape) or (N, D), floating-point numbers on the scale of training.
         kind: "min" or "max" for the least or largest `alpha`, "share:S" for that share of the way
             from one to the other, "partial:F" for the order reversed in part, "random:SEED", or
             "identity", which leaves data alone; see `sads.rotations`.
@@ -173,7 +181,7 @@ def rotation(geometry: Geometry, x: Tensor, kind: str | Kind) -> Rotation:
 
 @checked
 def pair(geometry: Geometry, x: Tensor) -> "Pairing":
-    """Geometry and data `x` (N, *shape) together, so that what is costly is computed only once."""
+    """A `geometry` and data `x` (N, *shape) together: what is costly is computed only once."""
     check_type(geometry, Geometry, "the geometry", "see sads.estimate_geometry")
     rows = as_rows(geometry, x)
     _check_size(geometry, len(rows))
