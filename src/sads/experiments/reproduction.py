@@ -229,11 +229,11 @@ def _shown(summary: Summary | None) -> object:
 def _drawing(figure: Figure, context: Context, earlier: Summary | None) -> Context:
     """The context that draws a figure, with the panels and seeds that it had already."""
     panels = context.panels(figure.panels, figure.on_request)
-    seeds = [context.num_seeds, None if earlier is None else earlier.num_seeds]
-    return context.to_draw(
-        panels=(*panels, *(() if earlier is None else earlier.panels)),
-        num_seeds=max((count for count in seeds if count is not None), default=None),
-    )
+    known = () if earlier is None else earlier.panels
+    seeds = dict((earlier and earlier.num_seeds) or {})
+    if context.num_seeds is not None:
+        seeds |= {name: max(context.num_seeds, seeds.get(name, 0)) for name in panels}
+    return context.to_draw((*panels, *known), seeds)
 
 
 def refuse_to_lose(figure: Figure, context: Context, folder: Path) -> None:
@@ -276,7 +276,7 @@ def write_outcome(
         notes=tuple(outcome.notes),
         pictures=pictures,
         cells=tuple(sorted(record.cell.hash for record in context.used_records)),
-        num_seeds=context.num_seeds,
+        num_seeds=dict(context.drawn_seeds or {}),
     )
     with ExitStack() as written:
         for name, picture in outcome.pictures.items():
