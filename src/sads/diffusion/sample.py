@@ -31,7 +31,7 @@ from sads.files import check_folder, digest, tensor_digest
 from sads.geometry.memory import check_evaluation
 from sads.rotations.rotation import Rotation
 from sads.schedule import Schedule
-from sads.seeds import torch_stream
+from sads.seeds import all_bits, seeded, torch_stream
 from sads.table1 import NUM_LEVELS
 from sads.threads import worker_pool
 from sads.unfinished import Partial
@@ -322,7 +322,7 @@ def draw(
             return eps
         return clipping.noise(eps, x, _abar(schedule, level))
 
-    with worker_pool(num_workers) as pool:
+    with seeded(all_bits(options.seed)), worker_pool(num_workers) as pool:  # for noise in networks
         forward = fast_inference(network, model.family, num_samples * steps, size, options.compile)
         batches.layers.add(forward.layers)
         try:
