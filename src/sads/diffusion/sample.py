@@ -255,10 +255,7 @@ def draw(
     check_count("num_samples", num_samples)
     check_samples(num_samples, model.family.dimension)
     steps, schedule = options.steps, model.family.schedule
-    if not 1 <= steps <= schedule.num_levels:
-        raise InvalidArgumentError(
-            f"steps must be between 1 and the {schedule.num_levels} levels, got {steps}"
-        )
+    check_steps(steps, schedule)
     frame = frame_of(model, options.rotation)
     clipping = clipping_of(model, options.clip, frame)
     device = usable_device(options.device)
@@ -444,6 +441,14 @@ def default_batch_size(family: ScoreFamily, device: torch.device) -> int:
     if device.type != "cpu":
         return MAX_BATCH
     return min(MAX_BATCH, max(BLOCK, BLOCK * round(BATCH_FLOPS / count_flops(family) / BLOCK)))
+
+
+def check_steps(steps: int, schedule: Schedule) -> None:
+    """A sampler visits a level at most once."""
+    if not 1 <= steps <= schedule.num_levels:
+        raise InvalidArgumentError(
+            f"steps must be between 1 and the {schedule.num_levels} levels, got {steps}"
+        )
 
 
 def spread_levels(num_levels: int, steps: int) -> list[int]:
