@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
-from sads.geometry.recording import DEVICE, IS_META
+from sads.geometry.recorder import DEVICE, IS_META
 from sads.geometry.streaming.supply import Supply
 
 Function = Callable[..., Any]
