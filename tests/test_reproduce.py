@@ -131,6 +131,8 @@ def test_a_small_run_and_its_repetition(reproduce, tmp_path, monkeypatch):
     assert "fig6-dit-4.png" in page
     again = reproduce(*arguments)
     assert again.status == 0
+    drawn_again = json.loads((tmp_path / "out" / "fig6.json").read_text())
+    assert drawn_again["table"] == summary["table"], "to the last digit"
     assert "3 of 3 cells done (3 were there)" in again.err
     assert "MSW2" in again.out
 

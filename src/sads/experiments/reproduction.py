@@ -159,7 +159,8 @@ def make_figures(
         if not figure.panels or context.panels(figure.panels, figure.on_request)
     ]
     for figure in (figure for figure in chosen if figure.images):
-        figure.cells(context)  # reads all images, before hours go into the first figure
+        with observer.stage(f"{figure.name}: reading images"):
+            figure.cells(context)  # before hours go into the first figure
     for figure in chosen:
         started = time.perf_counter()
         with observer.stage(f"{figure.name}: preparing"):
@@ -189,14 +190,20 @@ def make_figures(
 def _draw(
     figure: Figure, context: Context, folder: Path, command: str, asked: Collection[Cell]
 ) -> tuple[Outcome, Summary]:
-    """Draw a figure and write it; again, if another process has meanwhile drawn other panels."""
+    """Draw a figure and write it; again, if another process has meanwhile drawn other panels.
+
+    From records as the archive has them, so that whoever draws it again gets the same numbers.
+    """
+    store = context.store
+    if store.is_local:
+        store.to_archive(record for cell in asked if (record := store.find(cell)))
     while True:
         earlier = Summary.load(folder, figure.name)
         drawn = _drawing(figure, context, earlier)
         outcome = figure.draw(drawn)
         done = drawn.used_records
-        if context.store.is_local:
-            context.store.to_archive(done)
+        if store.is_local:
+            store.to_archive(done)  # those that have got baselines
         older = note_registration([record.versions for record in done], figure.name)
         outcome = replace(outcome, notes=[*outcome.notes, *older])
         commands = _commands(earlier, command, {cell.twin_hash for cell in asked}, done)

@@ -46,7 +46,7 @@ from sads.geometry.readout import (
     score_coefficients,
     with_default_readout,
 )
-from sads.geometry.recording import LargeNetwork, named_tensors
+from sads.geometry.recorder import LargeNetwork, named_tensors
 from sads.geometry.response import response_of
 from sads.geometry.result import Provenance
 from sads.geometry.stacks import set_up_threads
