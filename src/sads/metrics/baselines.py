@@ -141,8 +141,8 @@ def gaussian_like(x: Tensor, num_samples: int, seed: int = 0) -> Tensor:
     """
     if num_samples < 1 or x.ndim < 2 or len(x) == 0:
         raise InvalidArgumentError(
-            f"a Gaussian like samples {tuple(x.shape)} cannot be drawn {num_samples} times: give at "
-            "least one of each, (N, *shape)"
+            f"a Gaussian like samples {tuple(x.shape)} cannot be drawn {num_samples} times: give "
+            "one of each or more, (N, *shape)"
         )
     x = as_tensor(x, "the data", floating=True)
     scale = scale_of(x)
