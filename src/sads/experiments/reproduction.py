@@ -244,9 +244,10 @@ def refuse_to_lose(figure: Figure, context: Context, folder: Path) -> None:
     earlier = Summary.load(folder, figure.name)
     if earlier is None or not earlier.cells:
         return
-    drawn = {cell.twin_hash for cell in figure.cells(_drawing(figure, context, earlier))}
-    shown = (context.store.find_hash(name) for name in earlier.cells)
-    lost = [r.cell for r in shown if r is not None and r.cell.twin_hash not in drawn]
+    cells = figure.cells(_drawing(figure, context, earlier))
+    drawn, twins = {cell.hash for cell in cells}, {cell.twin_hash for cell in cells}
+    others = (context.store.find_hash(name) for name in earlier.cells if name not in drawn)
+    lost = [r.cell for r in others if r is not None and r.cell.twin_hash not in twins]
     if lost:
         data = ", ".join(sorted({str(cell.data) for cell in lost})[:3])
         raise OutputError(
