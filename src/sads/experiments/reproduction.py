@@ -23,13 +23,13 @@ from sads.experiments.page import Summary, find_page, plain_rows
 from sads.experiments.preregistration import note_registration
 from sads.experiments.records import Record
 from sads.experiments.run import Sources
-from sads.experiments.spec import Cell
+from sads.experiments.spec import MOST_SEEDS, Cell
 from sads.experiments.store import MARK, Store
 from sads.experiments.sweep import RayCluster, Watch, connect, prepare_geometry, sweep
 from sads.files import TEMPORARY, check_folder, check_folder_name, replacing
 from sads.tables import titles
 
-MOST_ASKED = 1024  # seeds of a cell, or workers on one machine
+MOST_ASKED = MOST_SEEDS  # seeds of a panel, or workers on one machine
 
 
 @dataclass(frozen=True)
