@@ -119,6 +119,10 @@ def test_the_command(command: Sads, tmp_path: Path) -> None:
     sads.estimate_geometry(sads.family("mlp", shape=(1, 4, 4)), 16).save("m.safetensors")
     assert "different shapes" in command.fail("compare", "cnn", "m.safetensors", *options)
     assert "two or more" in command.fail("compare", "cnn")
+    free = sads.estimate_geometry(sads.family("mlp", shape=(1, 8, 8)), 16, matrix_free=True)
+    free.save("free.safetensors")
+    many = ("--shape", "1x8x8", "--networks", 10**9)  # that nobody waits for
+    assert "without a matrix" in command.fail("compare", "mlp", "free.safetensors", *many)
 
 
 @pytest.mark.parametrize(

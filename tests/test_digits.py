@@ -81,6 +81,16 @@ def test_without_labels_only_the_share_without_a_digit():
     assert result.without_digit < 0.05
 
 
+def test_copies_among_the_real_images_change_nothing():
+    """A copy is no neighbour: with it every image would be explained, and no sample."""
+    images = sads.load_images("digits", limit=900)
+    once = sads.classify(images[:200], images[200:])
+    twice = sads.classify(images[:200], images[200:].repeat(2, 1, 1, 1))
+    assert abs(once.without_digit - twice.without_digit) < 0.02
+    with pytest.raises(InvalidArgumentError, match="only 1 of the real images"):
+        sads.classify(images[:5], images[:1].expand(100, -1, -1, -1))
+
+
 def test_entropy_error_is_the_spread_over_samples():
     x, labels = sads.load_images("digits"), sads.load_labels("digits")
     weights = (labels + 1).double()  # uneven classes

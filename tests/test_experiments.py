@@ -17,7 +17,13 @@ from scipy import stats
 import sads
 from sads.cpu import layers_name
 from sads.data.spec import DataSpec
-from sads.errors import DataError, ExperimentError, InvalidArgumentError, StoreError
+from sads.errors import (
+    DataError,
+    ExperimentError,
+    InvalidArgumentError,
+    OutputError,
+    StoreError,
+)
 from sads.estimates import Estimate
 from sads.experiments import locks, run
 from sads.experiments.archive import Archive
@@ -290,10 +296,10 @@ class TestStore:
     def test_a_lock_on_a_file_that_was_removed_is_none(self, tmp_path):
         """As that of a work folder, by its owner, between our opening it and our locking it."""
         path = tmp_path / "lock"
-        with lock(path, wait=False) as mine:
+        with lock(path) as mine:
             assert mine is not None
             path.unlink()
-            with lock(path, wait=False) as new:
+            with lock(path) as new:
                 assert new is not None
             assert not locks._is_there(path, mine)
 
@@ -436,6 +442,14 @@ class TestArchive:
         expected = store.samples(records[0])
         assert torch.allclose(fresh.samples(fresh.find(cells[0])), expected, rtol=1e-3, atol=1e-3)
 
+    def test_it_has_the_numbers_that_it_has_when_it_is_read(self, archived, tmp_path, store):
+        """So that a figure which is drawn again is the same."""
+        _, records = archived
+        beside = Store(store.url, archive=tmp_path / "again")
+        known = beside.to_archive(records).records
+        assert known == Archive.read(tmp_path / "again").records
+        assert known != {record.cell.hash: record for record in records}
+
     def test_it_names_its_geometries(self, archived, tmp_path):
         (described,) = json.loads((tmp_path / "geometries.json").read_text()).values()
         assert described["command"].startswith("sads geometry mlp --shape 1x4x4 -o depth=1")
@@ -485,8 +499,18 @@ class TestArchive:
 
     def test_who_adds_to_an_archive_waits_for_who_does(self, archived, tmp_path):
         archive = Archive.read(tmp_path)
-        with archive.renewed(), lock(tmp_path / ".sads-lock", wait=False) as other:
+        with archive.renewed(), lock(tmp_path / ".sads-lock") as other:
             assert other is None
+
+    def test_who_never_ends_to_write_is_named(self, archived, tmp_path, monkeypatch):
+        monkeypatch.setattr("sads.experiments.locks.MOST_SECONDS", 0.0)
+        archive = Archive.read(tmp_path)
+        with (
+            archive.renewed(),
+            pytest.raises(OutputError, match=f"another process has written to {tmp_path} for 0 "),
+            archive.renewed(),
+        ):
+            pytest.fail("two at once")
 
     @pytest.mark.parametrize("name", ["records.jsonl", "geometries.json"])
     def test_a_link_to_nowhere_is_no_empty_archive(self, tmp_path, name):

@@ -131,6 +131,8 @@ def test_a_small_run_and_its_repetition(reproduce, tmp_path, monkeypatch):
     assert "fig6-dit-4.png" in page
     again = reproduce(*arguments)
     assert again.status == 0
+    drawn_again = json.loads((tmp_path / "out" / "fig6.json").read_text())
+    assert drawn_again["table"] == summary["table"], "to the last digit"
     assert "3 of 3 cells done (3 were there)" in again.err
     assert "MSW2" in again.out
 
@@ -228,11 +230,17 @@ class TestDrawnAgain:
         [(2, None, 5), (2, 8, 8), (None, 8, 8), (8, None, 8), (None, None, 5)],
     )
     def test_seeds(self, context, asked, earlier, expected):
-        """As many as were asked for are computed, but all that are finished are drawn."""
-        asking = replace(context, num_seeds=asked)
-        assert len(asking.seeds(5)) == (asked or 5)
-        drawn = _drawing(FIGURES["fig6"], asking, summary("fig6", num_seeds=earlier))
-        assert len(drawn.seeds(5)) == expected
+        """As many as were asked for are computed, but all that are finished are drawn.
+
+        Of these panels: others, which were made before, have seeds of their own.
+        """
+        asking = replace(context, num_seeds=asked, only=("dit-4",))
+        assert len(asking.seeds(5, "dit-4")) == (asked or 5)
+        known = None if earlier is None else {"dit-4": earlier}
+        made = summary("fig6", panels=("dit-2", "dit-4"), num_seeds=known)
+        drawn = _drawing(FIGURES["fig6"], asking, made)
+        assert len(drawn.seeds(5, "dit-4")) == expected
+        assert len(drawn.seeds(5, "dit-2")) == 5
 
     def test_images_that_are_given_no_more(self, context, tmp_path):
         """Finished cells are drawn without them, unless nobody knows of which images they are."""
@@ -381,7 +389,7 @@ class TestPaperScale:
             scale="paper",
             layers="torch",
             panels=lambda names, on_request: [n for n in names if n not in on_request],
-            seeds=lambda n: range(n),
+            seeds=lambda n, panel: range(n),
         )
         assert len(fig2.cells(context)) == 5 * 5 * 256
 

@@ -57,6 +57,8 @@ class BusyError(OutputError, BlockingIOError):
     """A folder that another command is writing to."""
 
 
+LONGEST_STEM = 100  # characters of the name of a folder that the user did not choose
+
 _claims: list[_Claim] = []
 
 
@@ -85,7 +87,7 @@ def new_folder(
         refuse_existing(out, names)
         claim = _claim(out)
     else:
-        claim = _claim_free(stem, names, beside)
+        claim = _claim_free(_as_file_name(stem), names, beside)
     claim.names = names if partial is None else (*names, partial)
     claim.mark = _mark_of(claim.folder, names)
     _claims.append(claim)
@@ -131,6 +133,16 @@ def refuse_existing(folder: Path, names: Iterable[str]) -> None:
                 f"{printable(folder)} already holds {name}, and nothing is overwritten; choose "
                 "another --out, or remove it"
             )
+
+
+def _as_file_name(text: str) -> str:
+    """One name of a folder, whatever is in the names of networks and data that it is made of.
+
+    >>> _as_file_name("rank-one:dct:3"), _as_file_name("../x.py:Probe")
+    ('rank-one-dct-3', 'x.py-Probe')
+    """
+    name = "".join(c if c.isalnum() or c in "-_." else "-" for c in text)
+    return name[:LONGEST_STEM].strip("-.") or "results"
 
 
 def _claim_free(stem: str, names: tuple[str, ...], beside: Path | None) -> _Claim:

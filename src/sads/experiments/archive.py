@@ -110,7 +110,7 @@ class Archive:
                 files[name] = digest(content := _pack(samples))
                 with replacing(self.folder / SAMPLES / name) as temporary:
                     temporary.write_bytes(content)
-            merged[record.cell.hash] = replace(record, files=files)
+            merged[record.cell.hash] = _as_kept(replace(record, files=files))
         return self._write(merged)
 
     def update(self, records: Iterable[Record]) -> "Archive":
@@ -118,7 +118,7 @@ class Archive:
         merged = dict(self.records)
         for record in records:
             old = self.records[record.cell.hash]
-            merged[record.cell.hash] = replace(record, files=old.files)
+            merged[record.cell.hash] = _as_kept(replace(record, files=old.files))
         return self._write(merged)
 
     def _write(self, merged: dict[str, Record]) -> "Archive":
@@ -156,6 +156,11 @@ def read_samples(path: Path, record: Record) -> Tensor:
     if array.dtype.kind != "f" or array.shape[1:] != record.cell.family.shape:
         raise DataError(f"{printable(path)} does not hold samples of the cell")
     return torch.from_numpy(array.astype(np.float32))
+
+
+def _as_kept(record: Record) -> Record:
+    """A record as whoever reads the archive will find it."""
+    return Record.from_json(parse_json(_line(record)))
 
 
 def _line(record: Record) -> str:

@@ -50,7 +50,7 @@ class Summary:
     notes: tuple[str, ...]
     pictures: dict[str, str]  # names of files
     cells: tuple[str, ...] = ()  # hashes of the records behind it; older summaries do not say
-    num_seeds: int | None = None  # repetitions that were asked for, if any number was
+    num_seeds: dict[str, int] | None = None  # by panel, where a number was asked for
 
     def save(self, folder: Path) -> Path:
         return write_json(folder / f"{self.figure}.json", self)

@@ -159,7 +159,8 @@ def make_figures(
         if not figure.panels or context.panels(figure.panels, figure.on_request)
     ]
     for figure in (figure for figure in chosen if figure.images):
-        figure.cells(context)  # reads all images, before hours go into the first figure
+        with observer.stage(f"{figure.name}: reading images"):
+            figure.cells(context)  # before hours go into the first figure
     for figure in chosen:
         started = time.perf_counter()
         with observer.stage(f"{figure.name}: preparing"):
@@ -189,14 +190,20 @@ def make_figures(
 def _draw(
     figure: Figure, context: Context, folder: Path, command: str, asked: Collection[Cell]
 ) -> tuple[Outcome, Summary]:
-    """Draw a figure and write it; again, if another process has meanwhile drawn other panels."""
+    """Draw a figure and write it; again, if another process has meanwhile drawn other panels.
+
+    From records as the archive has them, so that whoever draws it again gets the same numbers.
+    """
+    store = context.store
+    if store.is_local:
+        store.to_archive(record for cell in asked if (record := store.find(cell)))
     while True:
         earlier = Summary.load(folder, figure.name)
         drawn = _drawing(figure, context, earlier)
         outcome = figure.draw(drawn)
         done = drawn.used_records
-        if context.store.is_local:
-            context.store.to_archive(done)
+        if store.is_local:
+            store.to_archive(done)  # those that have got baselines
         older = note_registration([record.versions for record in done], figure.name)
         outcome = replace(outcome, notes=[*outcome.notes, *older])
         commands = _commands(earlier, command, {cell.twin_hash for cell in asked}, done)
@@ -222,11 +229,11 @@ def _shown(summary: Summary | None) -> object:
 def _drawing(figure: Figure, context: Context, earlier: Summary | None) -> Context:
     """The context that draws a figure, with the panels and seeds that it had already."""
     panels = context.panels(figure.panels, figure.on_request)
-    seeds = [context.num_seeds, None if earlier is None else earlier.num_seeds]
-    return context.to_draw(
-        panels=(*panels, *(() if earlier is None else earlier.panels)),
-        num_seeds=max((count for count in seeds if count is not None), default=None),
-    )
+    known = () if earlier is None else earlier.panels
+    seeds = dict((earlier and earlier.num_seeds) or {})
+    if context.num_seeds is not None:
+        seeds |= {name: max(context.num_seeds, seeds.get(name, 0)) for name in panels}
+    return context.to_draw((*panels, *known), seeds)
 
 
 def refuse_to_lose(figure: Figure, context: Context, folder: Path) -> None:
@@ -269,7 +276,7 @@ def write_outcome(
         notes=tuple(outcome.notes),
         pictures=pictures,
         cells=tuple(sorted(record.cell.hash for record in context.used_records)),
-        num_seeds=context.num_seeds,
+        num_seeds=dict(context.drawn_seeds or {}),
     )
     with ExitStack() as written:
         for name, picture in outcome.pictures.items():

@@ -317,7 +317,7 @@ class Store:
         """
         folder = self._work / cell.training_hash
         folder.mkdir(parents=True, exist_ok=True)
-        with lock(folder / "lock", wait=False) as mine:
+        with lock(folder / "lock") as mine:
             if mine is not None:
                 mine.truncate(0)
                 mine.write(cell.hash)
@@ -339,7 +339,7 @@ class Store:
                 shutil.rmtree(folder, ignore_errors=True)
             if not (folder / "lock").is_file():  # nobody has worked there yet, or nobody of ours
                 continue
-            with lock(folder / "lock", wait=False) as mine:
+            with lock(folder / "lock") as mine:
                 if mine is not None and self._is_left(folder):
                     shutil.rmtree(folder, ignore_errors=True)
 

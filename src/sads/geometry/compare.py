@@ -289,6 +289,20 @@ def check_shapes(shapes: Sequence[tuple[int, ...]], names: Sequence[str]) -> Non
             )
 
 
+def check_directions(geometry: Geometry, name: str) -> None:
+    """Refuse a geometry whose directions are not known."""
+    if geometry.matrix_free:
+        raise InvalidArgumentError(
+            f"{name} is kept without a matrix, and its directions between the ends are not "
+            "known; compare geometries of a smaller shape"
+        )
+    if not geometry.trace > 0:
+        raise InvalidArgumentError(
+            f"the geometry of {name} is zero, and without a preference to compare; leave it "
+            "out, or estimate it with zero_readout='default'"
+        )
+
+
 def _checked(geometries: Sequence[Geometry], names: Sequence[str] | None) -> tuple[str, ...]:
     for geometry in geometries:
         check_type(geometry, Geometry, "what is compared", "give geometries of one shape")
@@ -305,14 +319,5 @@ def _checked(geometries: Sequence[Geometry], names: Sequence[str] | None) -> tup
         called = [str(name) for name in names]
     check_shapes([geometry.shape for geometry in geometries], called)
     for name, geometry in zip(called, geometries, strict=True):
-        if geometry.matrix_free:
-            raise InvalidArgumentError(
-                f"{name} is kept without a matrix, and its directions between the ends are not "
-                "known; compare geometries of a smaller shape"
-            )
-        if not geometry.trace > 0:
-            raise InvalidArgumentError(
-                f"the geometry of {name} is zero, and without a preference to compare; leave it "
-                "out, or estimate it with zero_readout='default'"
-            )
+        check_directions(geometry, name)
     return tuple(distinct(called))

@@ -269,7 +269,10 @@ class Geometry:
     def _find_directions(self, tolerance: float | None, first_order: bool) -> Directions:
         if tolerance is None:
             tolerance = self.provenance.tolerance or DEFAULT_TOLERANCE
-        tolerance = check_number("the tolerance, an angle in radians,", tolerance, 0)
+            if tolerance >= math.pi / 2:  # older versions took any number
+                tolerance = DEFAULT_TOLERANCE
+        name = "the tolerance, an angle between 0 and pi/2 radians,"
+        tolerance = check_number(name, tolerance, 0, math.pi / 2)
         if (key := (tolerance, first_order)) not in self._directions:
             self._directions[key] = self.moments.directions(
                 self.shape, tolerance, self.errors_unknown is None, first_order
