@@ -398,6 +398,19 @@ class TestStore:
         with pytest.raises(StoreError, match="not a store of sads"):
             Store(tmp_path)
 
+    def test_two_processes_may_make_it(self, tmp_path, monkeypatch):
+        """One has asked for the mark, the other writes it, the first finds files."""
+        (tmp_path / "new").mkdir()
+        original = Store._visible_files
+
+        def meanwhile(store):
+            monkeypatch.setattr(Store, "_visible_files", original)
+            Store(tmp_path / "new")
+            return original(store)
+
+        monkeypatch.setattr(Store, "_visible_files", meanwhile)
+        Store(tmp_path / "new")
+
     def test_refuses_a_newer_store(self, store):
         with open(f"{store.url}/sads-store.json", "w") as file:
             json.dump({"format": "sads-store", "version": 99}, file)

@@ -184,6 +184,12 @@ class TestAFolderThatWasMadeBefore:
         assert "practice.json is damaged or not ours" in refuse("fig6")
         assert (tmp_path / "practice.json").read_text() == content
 
+    def test_with_a_figure_of_more_seeds_than_anybody_trains(self, refuse, tmp_path):
+        content = json.loads(summary("fig7").save(tmp_path).read_text())
+        content["num_seeds"] = {"digits": 10**9}
+        (tmp_path / "fig7.json").write_text(json.dumps(content))
+        assert "num_seeds must lie between 1 and 1,024" in refuse("fig7", "--scale", "laptop")
+
     def test_with_a_figure_under_another_s_name(self, refuse, tmp_path):
         summary("fig8", scale="smoke").save(tmp_path).rename(tmp_path / "fig7.json")
         assert "fig7.json is damaged or not ours (it is of 'fig8')" in refuse("fig6")

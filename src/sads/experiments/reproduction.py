@@ -23,13 +23,13 @@ from sads.experiments.page import Summary, find_page, plain_rows
 from sads.experiments.preregistration import note_registration
 from sads.experiments.records import Record
 from sads.experiments.run import Sources
-from sads.experiments.spec import Cell
+from sads.experiments.spec import MOST_SEEDS, Cell
 from sads.experiments.store import MARK, Store
 from sads.experiments.sweep import RayCluster, Watch, connect, prepare_geometry, sweep
 from sads.files import TEMPORARY, check_folder, check_folder_name, replacing
 from sads.tables import titles
 
-MOST_ASKED = 1024  # seeds of a cell, or workers on one machine
+MOST_ASKED = MOST_SEEDS  # seeds of a panel, or workers on one machine
 
 
 @dataclass(frozen=True)
@@ -244,9 +244,10 @@ def refuse_to_lose(figure: Figure, context: Context, folder: Path) -> None:
     earlier = Summary.load(folder, figure.name)
     if earlier is None or not earlier.cells:
         return
-    drawn = {cell.twin_hash for cell in figure.cells(_drawing(figure, context, earlier))}
-    shown = (context.store.find_hash(name) for name in earlier.cells)
-    lost = [r.cell for r in shown if r is not None and r.cell.twin_hash not in drawn]
+    cells = figure.cells(_drawing(figure, context, earlier))
+    drawn, twins = {cell.hash for cell in cells}, {cell.twin_hash for cell in cells}
+    others = (context.store.find_hash(name) for name in earlier.cells if name not in drawn)
+    lost = [r.cell for r in others if r is not None and r.cell.twin_hash not in twins]
     if lost:
         data = ", ".join(sorted({str(cell.data) for cell in lost})[:3])
         raise OutputError(

@@ -380,7 +380,11 @@ class Store:
                         f"{self.url} was written by a newer sads (store version "
                         f"{described.version}, this one reads {VERSION}): upgrade sads"
                     )
-            elif self._fs.exists(self._root) and self._visible_files():
+            elif (
+                self._fs.exists(self._root)
+                and self._visible_files()
+                and not self._fs.exists(mark)  # another process made the store meanwhile
+            ):
                 raise StoreError(
                     f"{self.url} is not empty and not a store of sads; choose another --out"
                 )
