@@ -398,6 +398,19 @@ class TestStore:
         with pytest.raises(StoreError, match="not a store of sads"):
             Store(tmp_path)
 
+    def test_two_processes_may_make_it(self, tmp_path, monkeypatch):
+        """One has asked for the mark, the other writes it, the first finds files."""
+        (tmp_path / "new").mkdir()
+        original = Store._visible_files
+
+        def meanwhile(store):
+            monkeypatch.setattr(Store, "_visible_files", original)
+            Store(tmp_path / "new")
+            return original(store)
+
+        monkeypatch.setattr(Store, "_visible_files", meanwhile)
+        Store(tmp_path / "new")
+
     def test_refuses_a_newer_store(self, store):
         with open(f"{store.url}/sads-store.json", "w") as file:
             json.dump({"format": "sads-store", "version": 99}, file)
@@ -556,6 +569,20 @@ class TestArchive:
         reread = Store(tmp_path / "fresh", archive=tmp_path)
         assert all(reread.find(cell).has_baselines for cell in cells)
         assert torch.equal(reread.samples(reread.find(cells[0])), store.samples(old[0]))
+
+    def test_a_cell_that_is_there_twice_is_the_fuller_one(self, archived, tmp_path):
+        """As when two branches of a repository are joined."""
+        path = tmp_path / "records.jsonl"
+        records = Archive.read(tmp_path).records
+        lines = path.read_text().splitlines()
+        poorer = []
+        for line in map(json.loads, lines):
+            for evaluation in line["evaluations"]:
+                evaluation["baselines"] = None
+            poorer.append(json.dumps(line))
+        for joined in ([*poorer, *lines], [*lines, *poorer]):
+            path.write_text("\n".join(joined) + "\n")
+            assert Archive.read(tmp_path).records == records
 
     def test_a_damaged_line_is_one_line(self, archived, tmp_path):
         path = tmp_path / "records.jsonl"

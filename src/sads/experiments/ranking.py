@@ -109,6 +109,8 @@ def rank(
     networks = [replace(as_family(family), prediction="epsilon") for family in families]
     if not networks or not rotations:
         raise InvalidArgumentError("give at least one family and one rotation to rank")
+    for name in rotations:
+        Kind.parse(name)
     x = as_tensor(x, "the data")
     for family in networks:
         family.check_trainable()  # before anything is estimated
@@ -117,8 +119,6 @@ def rank(
                 f"the data have the shape {format_shape(x.shape[1:])}, {family.name} takes "
                 f"{format_shape(family.shape)}; give families for data of this shape"
             )
-    for name in rotations:
-        Kind.parse(name)
     known = read_league() if league is None else league
     practices = WAYS[practice]
     winners = {name: winner for name in practices if (winner := known.winner(name, outcome))}
