@@ -488,6 +488,7 @@ HOSTILE = {
     "no JSON": ("{", "cannot be read"),
     "twice": ('{"_class_name": "UNet2DModel", "_class_name": "UNet2DModel"}', "twice"),
     "huge": ({**UNET, "block_out_channels": [10**12, 8]}, "at most"),
+    "longer than a float": ({**UNET, "sample_size": 10**400}, "at most"),
     "many layers": ({**UNET, "layers_per_block": 10**6}, "layers"),
     "infinite": ('{"_class_name": "UNet2DModel", "norm_eps": 1e999}', "expected a number"),
     "an object": ({**UNET, "act_fn": {"a": 1}}, "expected a number, a word"),
@@ -514,6 +515,7 @@ def test_hostile_configurations_are_refused(tmp_path: Path, case: str) -> None:
     [
         {"num_train_timesteps": "x"},
         {"num_train_timesteps": 1.5},
+        {"num_train_timesteps": 10**400},
         {"_class_name": ["x"]},
         {"prediction_type": "teapot"},
         {"prediction_type": ["v_prediction"]},

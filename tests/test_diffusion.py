@@ -33,6 +33,7 @@ from sads.errors import (
     OutputError,
 )
 from sads.families import ScoreFamily
+from sads.threads import pinned_threads
 
 LINEAR = sads.Schedule()
 
@@ -446,6 +447,23 @@ def test_networks_that_cannot_be_trained(odd: str, words: str) -> None:
             batch_size=8,
         )
     assert "\n" not in str(error.value)
+
+
+class _Noisy(_Tied):
+    """Draws random numbers whenever it is evaluated."""
+
+    def forward(self, x: Tensor, time: Tensor) -> Tensor:
+        return super().forward(x, time) + torch.randn_like(x)
+
+
+@pytest.mark.filterwarnings("ignore:our faster layers do not work here")
+def test_noise_in_a_network_comes_from_the_seed() -> None:
+    model = ScoreModel(sads.family(_Noisy, shape=(1, 2, 2)), _Noisy().eval())
+    before = _states()
+    with pinned_threads(1):
+        first, second = (sads.sample(model, 20, steps=3, seed=4) for _ in range(2))
+    assert torch.equal(first, second)
+    assert _states() == before
 
 
 class _StopError(Exception):

@@ -140,3 +140,15 @@ def test_refusals(samples, count, labels, words):
     real = sads.load_images("digits", limit=count)
     with pytest.raises(InvalidArgumentError, match=words):
         sads.classify(samples, real, labels)
+
+
+def test_samples_of_a_model_that_diverged_hold_no_digit():
+    """Their squares overflow, and what is no number is not below a threshold either."""
+    generator = torch.Generator().manual_seed(0)
+    kinds, noise = (torch.randn(n, 1, 4, 4, generator=generator) for n in (4, 120))
+    real = kinds.repeat(30, 1, 1, 1) + 0.01 * noise
+    for scale in (1e18, 1e25, 1e38):
+        assert sads.classify(scale * real[:20], real).without_digit.value == 1
+    plain = sads.classify(real[:50], real).without_digit
+    for scale in (2.0**-100, 2.0**100):
+        assert sads.classify(scale * real[:50], scale * real).without_digit == plain

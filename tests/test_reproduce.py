@@ -184,6 +184,12 @@ class TestAFolderThatWasMadeBefore:
         assert "practice.json is damaged or not ours" in refuse("fig6")
         assert (tmp_path / "practice.json").read_text() == content
 
+    def test_with_a_figure_of_more_seeds_than_anybody_trains(self, refuse, tmp_path):
+        content = json.loads(summary("fig7").save(tmp_path).read_text())
+        content["num_seeds"] = {"digits": 10**9}
+        (tmp_path / "fig7.json").write_text(json.dumps(content))
+        assert "num_seeds must lie between 1 and 1,024" in refuse("fig7", "--scale", "laptop")
+
     def test_with_a_figure_under_another_s_name(self, refuse, tmp_path):
         summary("fig8", scale="smoke").save(tmp_path).rename(tmp_path / "fig7.json")
         assert "fig7.json is damaged or not ours (it is of 'fig8')" in refuse("fig6")
@@ -230,11 +236,17 @@ class TestDrawnAgain:
         [(2, None, 5), (2, 8, 8), (None, 8, 8), (8, None, 8), (None, None, 5)],
     )
     def test_seeds(self, context, asked, earlier, expected):
-        """As many as were asked for are computed, but all that are finished are drawn."""
-        asking = replace(context, num_seeds=asked)
-        assert len(asking.seeds(5)) == (asked or 5)
-        drawn = _drawing(FIGURES["fig6"], asking, summary("fig6", num_seeds=earlier))
-        assert len(drawn.seeds(5)) == expected
+        """As many as were asked for are computed, but all that are finished are drawn.
+
+        Of these panels: others, which were made before, have seeds of their own.
+        """
+        asking = replace(context, num_seeds=asked, only=("dit-4",))
+        assert len(asking.seeds(5, "dit-4")) == (asked or 5)
+        known = None if earlier is None else {"dit-4": earlier}
+        made = summary("fig6", panels=("dit-2", "dit-4"), num_seeds=known)
+        drawn = _drawing(FIGURES["fig6"], asking, made)
+        assert len(drawn.seeds(5, "dit-4")) == expected
+        assert len(drawn.seeds(5, "dit-2")) == 5
 
     def test_images_that_are_given_no_more(self, context, tmp_path):
         """Finished cells are drawn without them, unless nobody knows of which images they are."""
@@ -383,7 +395,7 @@ class TestPaperScale:
             scale="paper",
             layers="torch",
             panels=lambda names, on_request: [n for n in names if n not in on_request],
-            seeds=lambda n: range(n),
+            seeds=lambda n, panel: range(n),
         )
         assert len(fig2.cells(context)) == 5 * 5 * 256
 

@@ -31,7 +31,7 @@ from sads.files import check_folder, digest, tensor_digest
 from sads.geometry.memory import check_evaluation
 from sads.rotations.rotation import Rotation
 from sads.schedule import Schedule
-from sads.seeds import torch_stream
+from sads.seeds import all_bits, seeded, torch_stream
 from sads.table1 import NUM_LEVELS
 from sads.threads import worker_pool
 from sads.unfinished import Partial
@@ -255,10 +255,7 @@ def draw(
     check_count("num_samples", num_samples)
     check_samples(num_samples, model.family.dimension)
     steps, schedule = options.steps, model.family.schedule
-    if not 1 <= steps <= schedule.num_levels:
-        raise InvalidArgumentError(
-            f"steps must be between 1 and the {schedule.num_levels} levels, got {steps}"
-        )
+    check_steps(steps, schedule)
     frame = frame_of(model, options.rotation)
     clipping = clipping_of(model, options.clip, frame)
     device = usable_device(options.device)
@@ -322,7 +319,7 @@ def draw(
             return eps
         return clipping.noise(eps, x, _abar(schedule, level))
 
-    with worker_pool(num_workers) as pool:
+    with seeded(all_bits(options.seed)), worker_pool(num_workers) as pool:  # for noise in networks
         forward = fast_inference(network, model.family, num_samples * steps, size, options.compile)
         batches.layers.add(forward.layers)
         try:
@@ -444,6 +441,14 @@ def default_batch_size(family: ScoreFamily, device: torch.device) -> int:
     if device.type != "cpu":
         return MAX_BATCH
     return min(MAX_BATCH, max(BLOCK, BLOCK * round(BATCH_FLOPS / count_flops(family) / BLOCK)))
+
+
+def check_steps(steps: int, schedule: Schedule) -> None:
+    """A sampler visits a level at most once."""
+    if not 1 <= steps <= schedule.num_levels:
+        raise InvalidArgumentError(
+            f"steps must be between 1 and the {schedule.num_levels} levels, got {steps}"
+        )
 
 
 def spread_levels(num_levels: int, steps: int) -> list[int]:

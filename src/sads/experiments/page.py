@@ -10,10 +10,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from sads.errors import OutputError, StoreError, printable
+from sads.errors import InvalidArgumentError, OutputError, StoreError, printable
 from sads.estimates import Estimate
 from sads.experiments.locks import folder_lock
 from sads.experiments.preregistration import describe_commit, find_registered
+from sads.experiments.spec import MOST_SEEDS
 from sads.experiments.verdict import (
     CONTRADICTED,
     INCONCLUSIVE,
@@ -50,7 +51,12 @@ class Summary:
     notes: tuple[str, ...]
     pictures: dict[str, str]  # names of files
     cells: tuple[str, ...] = ()  # hashes of the records behind it; older summaries do not say
-    num_seeds: int | None = None  # repetitions that were asked for, if any number was
+    num_seeds: dict[str, int] | None = None  # by panel, where a number was asked for
+
+    def __post_init__(self) -> None:
+        counts = (self.num_seeds or {}).values()
+        if not all(1 <= count <= MOST_SEEDS for count in counts):
+            raise InvalidArgumentError(f"num_seeds must lie between 1 and {MOST_SEEDS:,}")
 
     def save(self, folder: Path) -> Path:
         return write_json(folder / f"{self.figure}.json", self)

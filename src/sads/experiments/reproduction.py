@@ -23,13 +23,13 @@ from sads.experiments.page import Summary, find_page, plain_rows
 from sads.experiments.preregistration import note_registration
 from sads.experiments.records import Record
 from sads.experiments.run import Sources
-from sads.experiments.spec import Cell
+from sads.experiments.spec import MOST_SEEDS, Cell
 from sads.experiments.store import MARK, Store
 from sads.experiments.sweep import RayCluster, Watch, connect, prepare_geometry, sweep
 from sads.files import TEMPORARY, check_folder, check_folder_name, replacing
 from sads.tables import titles
 
-MOST_ASKED = 1024  # seeds of a cell, or workers on one machine
+MOST_WORKERS = 1024  # on one machine
 
 
 @dataclass(frozen=True)
@@ -58,12 +58,13 @@ class Request:
 
     def __post_init__(self) -> None:
         check_scale(self.scale)
-        for what, count in (("worker", self.num_workers), ("seed", self.num_seeds)):
+        asked = (("worker", self.num_workers, MOST_WORKERS), ("seed", self.num_seeds, MOST_SEEDS))
+        for what, count, most in asked:
             if count is not None and count < 1:
                 raise InvalidArgumentError(f"give at least 1 {what}, got {count}")
-            if count is not None and count > MOST_ASKED:
+            if count is not None and count > most:
                 raise InvalidArgumentError(
-                    f"{count:,} {what}s are more than the {MOST_ASKED:,} that we run; give fewer"
+                    f"{count:,} {what}s are more than the {most:,} that we run; give fewer"
                 )
 
     @property
@@ -159,7 +160,8 @@ def make_figures(
         if not figure.panels or context.panels(figure.panels, figure.on_request)
     ]
     for figure in (figure for figure in chosen if figure.images):
-        figure.cells(context)  # reads all images, before hours go into the first figure
+        with observer.stage(f"{figure.name}: reading images"):
+            figure.cells(context)  # before hours go into the first figure
     for figure in chosen:
         started = time.perf_counter()
         with observer.stage(f"{figure.name}: preparing"):
@@ -228,11 +230,11 @@ def _shown(summary: Summary | None) -> object:
 def _drawing(figure: Figure, context: Context, earlier: Summary | None) -> Context:
     """The context that draws a figure, with the panels and seeds that it had already."""
     panels = context.panels(figure.panels, figure.on_request)
-    seeds = [context.num_seeds, None if earlier is None else earlier.num_seeds]
-    return context.to_draw(
-        panels=(*panels, *(() if earlier is None else earlier.panels)),
-        num_seeds=max((count for count in seeds if count is not None), default=None),
-    )
+    known = () if earlier is None else earlier.panels
+    seeds = dict((earlier and earlier.num_seeds) or {})
+    if context.num_seeds is not None:
+        seeds |= {name: max(context.num_seeds, seeds.get(name, 0)) for name in panels}
+    return context.to_draw((*panels, *known), seeds)
 
 
 def refuse_to_lose(figure: Figure, context: Context, folder: Path) -> None:
@@ -243,9 +245,10 @@ def refuse_to_lose(figure: Figure, context: Context, folder: Path) -> None:
     earlier = Summary.load(folder, figure.name)
     if earlier is None or not earlier.cells:
         return
-    drawn = {cell.twin_hash for cell in figure.cells(_drawing(figure, context, earlier))}
-    shown = (context.store.find_hash(name) for name in earlier.cells)
-    lost = [r.cell for r in shown if r is not None and r.cell.twin_hash not in drawn]
+    cells = figure.cells(_drawing(figure, context, earlier))
+    drawn, twins = {cell.hash for cell in cells}, {cell.twin_hash for cell in cells}
+    others = (context.store.find_hash(name) for name in earlier.cells if name not in drawn)
+    lost = [r.cell for r in others if r is not None and r.cell.twin_hash not in twins]
     if lost:
         data = ", ".join(sorted({str(cell.data) for cell in lost})[:3])
         raise OutputError(
@@ -275,7 +278,7 @@ def write_outcome(
         notes=tuple(outcome.notes),
         pictures=pictures,
         cells=tuple(sorted(record.cell.hash for record in context.used_records)),
-        num_seeds=context.num_seeds,
+        num_seeds=dict(context.drawn_seeds or {}),
     )
     with ExitStack() as written:
         for name, picture in outcome.pictures.items():

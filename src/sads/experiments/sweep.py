@@ -22,7 +22,7 @@ from typing import Any, Literal
 
 import torch
 
-from sads.errors import InvalidArgumentError, RayClusterError, SadsError
+from sads.errors import InvalidArgumentError, RayClusterError, SadsError, describe_failure
 from sads.experiments.run import Report, Sources, get_geometry, run_cell
 from sads.experiments.spec import Cell, GeometrySpec
 from sads.experiments.store import Store
@@ -211,7 +211,7 @@ def _attempt(
     except SadsError as error:
         return Event("failed", cell, text=str(error))
     except Exception as error:
-        return Event("failed", cell, text=f"{type(error).__name__}: {error}")
+        return Event("failed", cell, text=describe_failure(error))
     return Event("busy" if record is None else "finished", cell)
 
 

@@ -36,6 +36,7 @@ from sads.checked import checked
 from sads.errors import InvalidArgumentError
 from sads.estimates import Estimate, Estimates, share_estimate
 from sads.samples import check_alike
+from sads.scales import scale_of
 from sads.seeds import user_stream
 
 NOMINAL = 0.01  # real images that are taken to have no digit
@@ -112,10 +113,12 @@ class DigitDetector:
 
     real: Tensor  # (M, D) float32
     threshold: float
+    scale: float = 1.0  # of the images, taken out of the real ones: see `scale_of`
 
     @classmethod
     def fit(cls, real: Tensor) -> "DigitDetector":
-        rows = real.flatten(1).float()
+        scale = scale_of(real)
+        rows = _rows(real, scale)
         different = rows.unique(dim=0)  # a copy would be the nearest image, at no distance
         if len(different) < len(rows):
             rows = different
@@ -125,13 +128,18 @@ class DigitDetector:
                 f"give at least {MIN_REAL}"
             )
         scores = _scores(rows, rows, itself=True)
-        return cls(rows, float(np.quantile(scores.numpy(), 1 - NOMINAL)))
+        return cls(rows, float(np.quantile(scores.numpy(), 1 - NOMINAL)), scale)
 
     def without_digit(self, images: Tensor) -> Tensor:
-        """(N,) of bool. Images with NaN or infinity have no digit."""
-        rows = images.flatten(1).float()
+        """(N,) of bool. Images with NaN or infinity, or whose squares are, have no digit."""
+        rows = _rows(images, self.scale)
         scores = _scores(rows.nan_to_num(0, 0, 0), self.real)
-        return (scores > self.threshold) | ~rows.isfinite().all(dim=1)
+        return ~(scores <= self.threshold) | ~rows.isfinite().all(dim=1)
+
+
+def _rows(images: Tensor, scale: float) -> Tensor:
+    rows = images.flatten(1)
+    return (rows if scale == 1 else rows.double() / scale).float()
 
 
 def _scores(rows: Tensor, real: Tensor, itself: bool = False) -> Tensor:
