@@ -570,6 +570,20 @@ class TestArchive:
         assert all(reread.find(cell).has_baselines for cell in cells)
         assert torch.equal(reread.samples(reread.find(cells[0])), store.samples(old[0]))
 
+    def test_a_cell_that_is_there_twice_is_the_fuller_one(self, archived, tmp_path):
+        """As when two branches of a repository are joined."""
+        path = tmp_path / "records.jsonl"
+        records = Archive.read(tmp_path).records
+        lines = path.read_text().splitlines()
+        poorer = []
+        for line in map(json.loads, lines):
+            for evaluation in line["evaluations"]:
+                evaluation["baselines"] = None
+            poorer.append(json.dumps(line))
+        for joined in ([*poorer, *lines], [*lines, *poorer]):
+            path.write_text("\n".join(joined) + "\n")
+            assert Archive.read(tmp_path).records == records
+
     def test_a_damaged_line_is_one_line(self, archived, tmp_path):
         path = tmp_path / "records.jsonl"
         path.write_text(path.read_text().replace('"seed":1', '"seed":7'))

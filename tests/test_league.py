@@ -329,7 +329,7 @@ def test_facts_do_not_depend_on_what_a_family_predicts() -> None:
 
 
 def test_rank_misuse() -> None:
-    x = torch.zeros(5, 1, 8, 8)
+    x = torch.zeros(5, 1, 16, 16)
     with pytest.raises(InvalidArgumentError, match="unknown outcome 'luck'"):
         sads.rank(x, ["cnn"], outcome="luck")
     with pytest.raises(InvalidArgumentError, match="at least one family"):

@@ -47,7 +47,7 @@ class Archive:
         _read_geometries(folder)  # refused now if it is damaged, not when there is more to write
         if not os.path.lexists(path):
             return cls(folder, {})
-        records = {}
+        records: dict[str, Record] = {}
         older = []
         number = 0
         try:
@@ -65,7 +65,8 @@ class Archive:
                         older.append(line.decode().rstrip("\n"))
                         continue
                     record = Record.from_json(content)
-                    records[record.cell.hash] = record
+                    if adds_to(records, record):  # lines of two branches may be there twice
+                        records[record.cell.hash] = record
         except StoreError:
             raise
         except OSError as error:
@@ -148,6 +149,12 @@ def _read_geometries(folder: Path) -> dict[str, dict[str, str]]:
             f"{printable(path)} is damaged ({first_line(error)}); restore the file, or move it away"
         ) from error
     return known
+
+
+def adds_to(known: Mapping[str, Record], record: Record) -> bool:
+    """Whether a record is not known yet, or has baselines that the known one has not."""
+    old = known.get(record.cell.hash)
+    return old is None or (record.has_baselines and not old.has_baselines)
 
 
 def read_samples(path: Path, record: Record) -> Tensor:

@@ -29,7 +29,7 @@ from sads.experiments.sweep import RayCluster, Watch, connect, prepare_geometry,
 from sads.files import TEMPORARY, check_folder, check_folder_name, replacing
 from sads.tables import titles
 
-MOST_ASKED = MOST_SEEDS  # seeds of a panel, or workers on one machine
+MOST_WORKERS = 1024  # on one machine
 
 
 @dataclass(frozen=True)
@@ -58,12 +58,13 @@ class Request:
 
     def __post_init__(self) -> None:
         check_scale(self.scale)
-        for what, count in (("worker", self.num_workers), ("seed", self.num_seeds)):
+        asked = (("worker", self.num_workers, MOST_WORKERS), ("seed", self.num_seeds, MOST_SEEDS))
+        for what, count, most in asked:
             if count is not None and count < 1:
                 raise InvalidArgumentError(f"give at least 1 {what}, got {count}")
-            if count is not None and count > MOST_ASKED:
+            if count is not None and count > most:
                 raise InvalidArgumentError(
-                    f"{count:,} {what}s are more than the {MOST_ASKED:,} that we run; give fewer"
+                    f"{count:,} {what}s are more than the {most:,} that we run; give fewer"
                 )
 
     @property

@@ -30,7 +30,7 @@ import itertools
 import os
 import shutil
 import tempfile
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -52,7 +52,7 @@ from sads.errors import (
     counted,
     printable,
 )
-from sads.experiments.archive import RECORDS, Archive, read_samples
+from sads.experiments.archive import RECORDS, Archive, adds_to, read_samples
 from sads.experiments.locks import lock, wait_for
 from sads.experiments.records import Record
 from sads.experiments.spec import Cell, GeometrySpec
@@ -196,14 +196,14 @@ class Store:
         added meanwhile stays.
         """
         given = list(records)
-        if any(_adds_to(self.archive.records, record) for record in given):
+        if any(adds_to(self.archive.records, record) for record in given):
             with self.archive.renewed() as archive:
                 self.archive = self._added(archive, given)
         return self.archive
 
     def _added(self, archive: Archive, given: Iterable[Record]) -> Archive:
         known = archive.records
-        adding = [record for record in given if _adds_to(known, record)]
+        adding = [record for record in given if adds_to(known, record)]
         new = [record for record in adding if record.cell.hash not in known]
         fuller = [record for record in adding if record.cell.hash in known]
         if fuller:
@@ -462,12 +462,6 @@ class Store:
 
     def _path(self, *parts: str) -> str:
         return "/".join([self._root.rstrip("/"), *parts])
-
-
-def _adds_to(known: Mapping[str, Record], record: Record) -> bool:
-    """Whether a record is not known yet, or has baselines that the known one has not."""
-    old = known.get(record.cell.hash)
-    return old is None or (record.has_baselines and not old.has_baselines)
 
 
 def check_geometry(spec: GeometrySpec, geometry: Geometry) -> None:
