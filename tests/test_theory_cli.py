@@ -99,6 +99,7 @@ def test_tables_are_printed(run):
     assert status == 0
     assert "share" in out
     assert "0 of 100 outside the extremes" in out
+    assert "wrote out/theorem2/rotation-min.safetensors" in out
     assert sads.load_rotation("out/theorem2/rotation-min.safetensors").kind == "min"
 
 

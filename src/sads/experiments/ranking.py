@@ -259,8 +259,8 @@ def _no_winner(league: League, winner: Standing | None, practice: str, outcome: 
     word = "not judged" if claim is None else claim.verdict
     return (
         f"{words} No predictor of the {NAMES[outcome]} was shown to be right: the best on digits "
-        f"and MNIST, {winner.predictor}, was right in {winner.right} of {winner.pairs} pairs of "
-        f"rotations of held-out data ({word})"
+        f"and MNIST, {winner.predictor}, was right in {winner.right} of "
+        f"{counted(winner.pairs, 'pair')} of rotations of held-out data ({word})"
     )
 
 
