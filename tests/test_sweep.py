@@ -156,8 +156,11 @@ def test_a_cell_of_another_sweep_is_waited_for(tmp_path, monkeypatch):
 
     monkeypatch.setattr("sads.experiments.sweep.run_cell", attempt)
     monkeypatch.setattr("sads.experiments.sweep.BUSY_SECONDS", 0.01)
-    board = sweep([cell], store, num_workers=1)
+    seen = []
+    board = sweep([cell], store, num_workers=1, watch=lambda b: seen.append(set(b.elsewhere)))
     assert busy == [None, None]
+    assert {cell} in seen, "whoever watches knows why nothing happens"
+    assert seen[-1] == set()
     assert (board.finished, board.failed) == (1, {})
 
 

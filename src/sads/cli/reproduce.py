@@ -220,15 +220,15 @@ class Terminal:
 
 
 class _LineWriter:
-    """One line whenever a cell has ended."""
+    """One line whenever a cell has ended, or begins to wait for another process."""
 
     def __init__(self, figure: "Figure"):
-        self._figure, self._last = figure, -1
+        self._figure, self._last = figure, (-1, 0)
 
     def __call__(self, board: "Board") -> None:
-        ended = board.finished + len(board.failed)
-        if ended != self._last and board.total:
-            self._last = ended
+        now = board.finished + len(board.failed), len(board.elsewhere)
+        if now != self._last and board.total:
+            self._last = now
             print(f"{self._figure.name}: {describe(board)}", file=sys.stderr, flush=True)
 
 
@@ -236,6 +236,7 @@ def describe(board: "Board") -> str:
     text = f"{board.found + board.finished} of {counted(board.total, 'cell')} done"
     text += f" ({board.found} {'was' if board.found == 1 else 'were'} there)" if board.found else ""
     text += f", {len(board.failed)} failed" if board.failed else ""
+    text += f", {len(board.elsewhere)} in another process" if board.elsewhere else ""
     left = board.seconds_left()
     return text + (f", {format_seconds(left)} left" if left else "")
 

@@ -59,6 +59,7 @@ class Board:
     finished: int = 0
     failed: dict[Cell, str] = field(default_factory=dict)
     running: dict[Cell, float] = field(default_factory=dict)  # the share that is done
+    elsewhere: set[Cell] = field(default_factory=set)  # another process has what they need
     notes: list[str] = field(default_factory=list)
     started: float = field(default_factory=time.perf_counter)
 
@@ -177,8 +178,14 @@ def _note(board: Board, queue: _Queue, event: Event) -> None:
     """Bring the board up to date, and give back to the queue what must be tried again."""
     if event.kind in ("started", "progress"):
         board.running[event.cell] = event.share
+        if event.kind == "progress":
+            board.elsewhere.discard(event.cell)
         return
     board.running.pop(event.cell, None)
+    if event.kind == "busy":
+        board.elsewhere.add(event.cell)
+    else:
+        board.elsewhere.discard(event.cell)
     if event.kind == "finished":
         board.finished += 1
     elif event.kind == "failed":
