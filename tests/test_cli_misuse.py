@@ -13,8 +13,8 @@ import torch
 
 import sads
 from commands import Sads
+from sads.experiments.drawing import check_pictures
 from sads.experiments.page import Summary, write_page
-from sads.experiments.reproduction import check_pictures
 
 CNN = ["-o", "channels=4", "-o", "depth=1", "--shape", "1x6x6"]
 ONE = "rank-one:dct:1"

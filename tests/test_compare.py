@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from scipy import stats
 
 import sads
 from cases import small_family
@@ -64,6 +65,19 @@ def test_seeds_of_one_family_do_not_differ_and_families_do() -> None:
     shape = small_family("cnn").shape
     other = sads.estimate_geometry(sads.family("mlp", shape=shape), 64)
     assert sads.compare(sads.estimate_geometry(small_family("cnn"), 64), other).significant > 5
+
+
+@pytest.mark.parametrize(("networks", "freedom"), [((8, 64), 7), ((12, 9), 8), ((64, 32), 15)])
+def test_fewer_batches_have_fewer_degrees_of_freedom(
+    networks: tuple[int, int], freedom: int
+) -> None:
+    """Eight batches judged as sixteen called 7 of 40 pairs of fresh seeds different."""
+    pair = [sads.estimate_geometry(small_family("cnn"), n, seed=n) for n in networks]
+    for one in sads.compare(*pair).pairs[0].differences:
+        error = math.hypot(*(number.error / number for number in (one.first, one.second)))
+        if math.isfinite(error):
+            distance = abs(math.log(one.first / one.second)) / error
+            assert one.p == pytest.approx(2 * stats.t.sf(distance, freedom))
 
 
 def test_few_networks_claim_nothing() -> None:

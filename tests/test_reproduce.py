@@ -2,6 +2,7 @@
 
 import json
 import math
+import os
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -19,6 +20,7 @@ from sads.diffusion.anatomy import DenoisingError
 from sads.errors import OutputError
 from sads.estimates import Estimate
 from sads.experiments.archive import Archive
+from sads.experiments.drawing import commands_of, refuse_to_lose, to_draw, write_outcome
 from sads.experiments.figures import (
     all_figures,
     fig1,
@@ -31,16 +33,10 @@ from sads.experiments.figures import (
 )
 from sads.experiments.figures.figure import SCALES, Context, Figure, Outcome, note_cells
 from sads.experiments.figures.practice import arms
-from sads.experiments.page import Summary, describe_claim
+from sads.experiments.page import Summary, describe_claim, write_page
 from sads.experiments.preregistration import find_registered
 from sads.experiments.records import Facts, Record
-from sads.experiments.reproduction import (
-    Request,
-    _commands,
-    _drawing,
-    refuse_to_lose,
-    write_outcome,
-)
+from sads.experiments.reproduction import Request
 from sads.experiments.spec import COMMON, PAPER, FamilySpec
 from sads.experiments.store import Store
 from sads.experiments.verdict import Claim, correct
@@ -199,6 +195,13 @@ class TestAFolderThatWasMadeBefore:
             (tmp_path / name).write_text("mine")
         assert "is ours to write; move one of them away" in refuse("fig6")
 
+    @pytest.mark.parametrize("names", [("README.md", "figures.md"), (".sads-lock",)])
+    def test_with_pipes_that_would_hang(self, tmp_path, names):
+        for name in names:
+            os.mkfifo(tmp_path / name)
+        with pytest.raises(OutputError, match=r"move (it|one of them) away"):
+            write_page(tmp_path, [])
+
     def test_images_are_read_before_the_first_figure(self, refuse, tmp_path):
         (tmp_path / "mnist.npz").write_text("junk")
         images = f"mnist={tmp_path / 'mnist.npz'}"
@@ -228,7 +231,7 @@ class TestDrawnAgain:
         ],
     )
     def test_panels(self, context, only, earlier, expected):
-        drawn = _drawing(FIGURES["fig6"], replace(context, only=only), summary("f", panels=earlier))
+        drawn = to_draw(FIGURES["fig6"], replace(context, only=only), summary("f", panels=earlier))
         assert fig6.chosen_panels(drawn) == expected
 
     @pytest.mark.parametrize(
@@ -244,7 +247,7 @@ class TestDrawnAgain:
         assert len(asking.seeds(5, "dit-4")) == (asked or 5)
         known = None if earlier is None else {"dit-4": earlier}
         made = summary("fig6", panels=("dit-2", "dit-4"), num_seeds=known)
-        drawn = _drawing(FIGURES["fig6"], asking, made)
+        drawn = to_draw(FIGURES["fig6"], asking, made)
         assert len(drawn.seeds(5, "dit-4")) == expected
         assert len(drawn.seeds(5, "dit-2")) == 5
 
@@ -262,7 +265,7 @@ class TestDrawnAgain:
         refuse_to_lose(FIGURES["fig7"], asking, tmp_path)  # nobody has these cells any more
         context.store.archive = Archive(tmp_path, records)
         refuse_to_lose(FIGURES["fig7"], asking, tmp_path)
-        drawn = _drawing(FIGURES["fig7"], asking, earlier)
+        drawn = to_draw(FIGURES["fig7"], asking, earlier)
         assert {cell.hash for cell in FIGURES["fig7"].cells(drawn)} > set(records)
         other = replace(cells[0], data_sha256="others")
         records[other.hash] = replace(record(1.0, {20: 1.0}), cell=other)
@@ -274,10 +277,10 @@ class TestDrawnAgain:
         cells = [SimpleNamespace(twin_hash=name) for name in "ab"]
         done = [replace(record(1.0, {20: 1.0}), cell=cell) for cell in cells]
         earlier = summary("fig7", command="first\nsecond")
-        assert _commands(None, "second", {"b"}, done) == "second"
-        assert _commands(earlier, "third", {"b"}, done) == "first\nsecond\nthird"
-        assert _commands(earlier, "first", {"b"}, done) == "first\nsecond"
-        assert _commands(earlier, "third", {"a", "b"}, done) == "third"
+        assert commands_of(None, "second", {"b"}, done) == "second"
+        assert commands_of(earlier, "third", {"b"}, done) == "first\nsecond\nthird"
+        assert commands_of(earlier, "first", {"b"}, done) == "first\nsecond"
+        assert commands_of(earlier, "third", {"a", "b"}, done) == "third"
 
     def test_a_picture_that_cannot_be_written_changes_nothing(self, context, tmp_path):
         """The summary goes with the pictures that are there."""
