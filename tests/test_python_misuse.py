@@ -161,6 +161,10 @@ MISUSE = {
         ("merge", lambda: geometry().merge(3)),
         ("save", lambda: geometry().save("/proc/nowhere/g.safetensors")),
         ("save to None", lambda: geometry().save(None)),
+        ("save to a name with NUL", lambda: geometry().save("a\0b")),
+        ("save a model to a name with NUL", lambda: model().save("a\0b")),
+        ("save a rotation to no name", lambda: rotation().save("")),
+        ("a checkpoint of no name", lambda: sads.train(family(), X, checkpoint="", batch_size=9)),
     ],
     "Directions": [
         *wrong_counts("preferred", lambda v: geometry().directions().preferred(v)),
