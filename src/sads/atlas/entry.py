@@ -187,19 +187,8 @@ def load(folder: Path, name: str) -> tuple[Entry, Directions] | None:
 
 def _check(entry: Entry, name: str) -> None:
     """`ValueError` if the numbers of an entry, which a file has, are not those of a geometry."""
-    words = (
-        *map(str, entry.schedule.values()),
-        entry.title,
-        entry.model,
-        entry.source,
-        entry.like,
-        entry.prediction,
-        entry.estimator,
-    )
-    if entry.name != name or entry.kind not in (UNET, TRANSFORMER):
+    if entry.name != name or not entry.title or entry.kind not in (UNET, TRANSFORMER):
         raise ValueError("it is of another network, or of none")
-    if not entry.title or not all(word.isprintable() for word in (*words, *entry.notes)):
-        raise ValueError("its words cannot be printed")
     size = math.prod(checked_shape(list(entry.shape)))
     counts = (entry.parameters, entry.networks, entry.memory)
     if not all(0 <= count <= MOST for count in counts) or not 1 <= entry.copies <= size:
