@@ -1,8 +1,11 @@
 """The command line as a user meets it: what it prints, what it writes, how it refuses."""
 
+import io
 import json
 import os
+import re
 import signal
+import sys
 import time
 from dataclasses import dataclass
 from multiprocessing.context import ForkServerContext
@@ -232,3 +235,19 @@ def test_results_are_in_one_folder_whatever_the_probe_is_called(
     let_go()
     assert made.parent == Path("out")
     assert made.name.startswith(name)
+
+
+def test_terminals_without_some_characters_get_other_words(
+    command: Sads, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As in the locale C, where `±` ended a command with a traceback."""
+    sads.estimate_geometry(sads.family("mlp", (1, 4, 4)), 16).save("\u03b1.safetensors")
+    output = io.TextIOWrapper(io.BytesIO(), "ascii")
+    monkeypatch.setattr(sys, "stdout", output)
+    monkeypatch.setattr(printing, "console", Console(file=output, width=100))
+    command("align", "rank-one:dct:3", "--geometry", "\u03b1.safetensors", "--out", "\u03b2")
+    output.flush()
+    assert isinstance(output.buffer, io.BytesIO)
+    printed = output.buffer.getvalue().decode("ascii")
+    assert re.search(r"alpha +[0-9.e-]+ [+]- [0-9]", printed)
+    assert r"wrote \u03b2/alignment.json" in printed

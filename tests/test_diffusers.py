@@ -596,3 +596,17 @@ def test_the_command_takes_a_folder_and_ends_in_one_line(tmp_path: Path, command
     assert "--drop-variance" in command.fail("geometry", path)
     assert "there are no conditions" in command.fail("geometry", path, "--condition", "x")
     assert "only for models" in command.fail("geometry", "iddpm", "--condition", "normal")
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"drop_variance": "no"}, "drop_variance is 'no', expected True or False"),
+        ({"text_length": True}, "text_length is True, expected 1 to"),
+        ({"text_length": {"a": np.ones((9, 9))}}, "text_length is .*, expected 1 to"),
+    ],
+)
+def test_options_of_ours_are_what_they_must_be(tmp_path: Path, options: Any, message: str) -> None:
+    with pytest.raises(InvalidArgumentError, match=message) as refusal:
+        sads.family(folder(tmp_path, CROSS), **options)
+    assert "\n" not in str(refusal.value)

@@ -2,6 +2,7 @@
 
 import json
 import math
+import os
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -32,7 +33,7 @@ from sads.experiments.figures import (
 )
 from sads.experiments.figures.figure import SCALES, Context, Figure, Outcome, note_cells
 from sads.experiments.figures.practice import arms
-from sads.experiments.page import Summary, describe_claim
+from sads.experiments.page import Summary, describe_claim, write_page
 from sads.experiments.preregistration import find_registered
 from sads.experiments.records import Facts, Record
 from sads.experiments.reproduction import Request
@@ -193,6 +194,13 @@ class TestAFolderThatWasMadeBefore:
         for name in ("README.md", "figures.md"):
             (tmp_path / name).write_text("mine")
         assert "is ours to write; move one of them away" in refuse("fig6")
+
+    @pytest.mark.parametrize("names", [("README.md", "figures.md"), (".sads-lock",)])
+    def test_with_pipes_that_would_hang(self, tmp_path, names):
+        for name in names:
+            os.mkfifo(tmp_path / name)
+        with pytest.raises(OutputError, match=r"move (it|one of them) away"):
+            write_page(tmp_path, [])
 
     def test_images_are_read_before_the_first_figure(self, refuse, tmp_path):
         (tmp_path / "mnist.npz").write_text("junk")

@@ -128,7 +128,7 @@ def _umask() -> int:
 
 def write_json(path: Path, content: object) -> Path:
     with replacing(path) as temporary:
-        temporary.write_text(to_json(content) + "\n")
+        temporary.write_text(to_json(content) + "\n", encoding="utf-8")
     return path
 
 

@@ -219,7 +219,7 @@ def write_page(folder: Path, entries: Sequence[Entry], command: str) -> Path:
     ]
     path = folder / "README.md"
     with replacing(path) as temporary:
-        temporary.write_text("\n".join(lines))
+        temporary.write_text("\n".join(lines), encoding="utf-8")
     return path
 
 

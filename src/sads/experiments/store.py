@@ -169,7 +169,7 @@ class Store:
         if self.is_local:
             with contextlib.suppress(OSError):
                 os.rename(folder, target)
-                with open(self._path("journal.txt"), "a") as journal:
+                with open(self._path("journal.txt"), "a", encoding="utf-8") as journal:
                     journal.write(f"{record.cell.hash} {record.cell.label}\n")
             return
         for path in _files(folder, last="record.json"):
@@ -446,7 +446,7 @@ class Store:
     def _write(self, name: str, text: str) -> None:
         if self.is_local:
             with replacing(Path(self._path(name))) as temporary:
-                temporary.write_text(text)
+                temporary.write_text(text, encoding="utf-8")
         else:
             self._fs.pipe_file(self._path(name), text.encode())
 
