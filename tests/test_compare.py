@@ -15,6 +15,7 @@ from sads.estimates import holm
 from sads.geometry.lift import Lift
 from sads.geometry.result import Geometry, Provenance
 from sads.report.build import make_sections
+from sads.report.comparison import Compared, _pair
 from sads.report.sources import GeometrySource
 
 
@@ -192,3 +193,19 @@ def test_a_geometry_that_is_zero_does_not_compare() -> None:
     one = exact(torch.eye(16))
     with pytest.raises(sads.SadsError, match="the geometry of nil is zero"):
         sads.compare(one, exact(torch.zeros(16, 16)), names=["one", "nil"])
+
+
+def test_reports_compare_ends_where_both_have_them() -> None:
+    values = torch.arange(16.0, 0, -1)
+    pairs = values.clone()
+    pairs[1::2] = pairs[::2]  # of equal ones
+    pairs[8:] = 0
+    parts = [
+        Compared(exact(one.diag()), "a section", "a name")
+        for one in (values, pairs, torch.ones(16))
+    ]
+    found = _pair(parts[0], parts[1])
+    assert found["sizes"] == [2, 4, 6, 8]  # 1, 2, 3 and 5, or the next that there are; half of 16
+    assert [one["shared"] for one in found["ends"]["avoided"]] == pytest.approx([1] * 4)
+    assert [one["shared"] for one in found["ends"]["preferred"]] == [None, None, None, 1]
+    assert "equal" in _pair(parts[0], parts[2])["why_not"]

@@ -776,7 +776,7 @@ def test_labels_that_are_refused(tmp_path):
     assert found.tolist() == [1, 2, 3, 4, 5]
     for array, words in (
         (np.array([{}], dtype=object), "pickled objects"),
-        (np.array(["a"]), "expected numbers"),
+        (np.array(["a"]), "type <U1, expected one whole number for each image"),
         (np.zeros((2, 2), int), "one whole number"),
         (np.zeros(5), "one whole number"),
         (np.array([2**64 - 1], np.uint64), "expected classes"),

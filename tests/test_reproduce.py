@@ -2,6 +2,7 @@
 
 import json
 import math
+import os
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -32,7 +33,7 @@ from sads.experiments.figures import (
 )
 from sads.experiments.figures.figure import SCALES, Context, Figure, Outcome, note_cells
 from sads.experiments.figures.practice import arms
-from sads.experiments.page import Summary, describe_claim
+from sads.experiments.page import Summary, describe_claim, write_page
 from sads.experiments.preregistration import find_registered
 from sads.experiments.records import Facts, Record
 from sads.experiments.reproduction import Request
@@ -194,10 +195,34 @@ class TestAFolderThatWasMadeBefore:
             (tmp_path / name).write_text("mine")
         assert "is ours to write; move one of them away" in refuse("fig6")
 
+    @pytest.mark.parametrize("names", [("README.md", "figures.md"), (".sads-lock",)])
+    def test_with_pipes_that_would_hang(self, tmp_path, names):
+        for name in names:
+            os.mkfifo(tmp_path / name)
+        with pytest.raises(OutputError, match=r"move (it|one of them) away"):
+            write_page(tmp_path, [])
+
     def test_images_are_read_before_the_first_figure(self, refuse, tmp_path):
         (tmp_path / "mnist.npz").write_text("junk")
         images = f"mnist={tmp_path / 'mnist.npz'}"
         assert "mnist.npz" in refuse("fig6", "fig7", "--only", "dit-4,mnist", "--images", images)
+
+    def test_other_images_are_refused_before_the_first_figure(self, refuse, tmp_path):
+        """Those of the cells that a later figure shows."""
+        store = Store(tmp_path / "store")
+        cells = FIGURES["fig7"].cells(Context("smoke", store, "torch", only=("digits",)))
+        for cell in cells:
+            made = replace(record(1.0, {10: 1.0, 20: 1.0}), cell=cell, losses=(1.0,))
+            folder = store.new_folder(cell)
+            if cell.keep_samples:
+                np.savez(folder / "samples.npz", images=np.zeros((1, 1, 8, 8)))
+            store.put(made, folder)
+        shown = tuple(cell.hash for cell in cells)
+        summary("fig7", scale="smoke", panels=("digits",), cells=shown).save(tmp_path)
+        np.savez(tmp_path / "other.npz", images=np.random.default_rng(0).random((150, 1, 8, 8)))
+        images = f"digits={tmp_path / 'other.npz'}"
+        line = refuse("fig6", "fig7", "--only", "dit-4,digits", "--images", images)
+        assert "fig7.json shows 3 cells that would be left out (digits)" in line
 
     @pytest.mark.parametrize(("name", "least"), [("mnist", 150), ("faces", 3)])
     def test_images_must_be_enough(self, refuse, tmp_path, name, least):

@@ -26,6 +26,10 @@ CHUNK = 1 << 20
 MAX_AXES = 8
 MAX_HEADER = 10_000  # bytes, as for NumPy
 MAX_NAMED = 5  # arrays of an archive, in one line
+IMAGES = (
+    "numbers of shape (N, height, width), (N, channels, height, width) or (N, height, width, "
+    "channels)"
+)
 ZIP = (b"PK\3\4", b"PK\5\6")
 IDX_TYPES = {0x08: "u1", 0x09: "i1", 0x0B: ">i2", 0x0C: ">i4", 0x0D: ">f4", 0x0E: ">f8"}
 
@@ -35,13 +39,19 @@ def images_of(names: Sequence[str]) -> str | None:
     return "images" if "images" in names else names[0] if len(names) == 1 else None
 
 
-def load_array(path: Path, choose: Callable[[Sequence[str]], str | None]) -> Array | None:
-    """The array of an npy file; of an npz file the one that is chosen, or None."""
+def load_array(
+    path: Path, choose: Callable[[Sequence[str]], str | None], expected: str = IMAGES
+) -> Array | None:
+    """The array of an npy file; of an npz file the one that is chosen, or None.
+
+    Args:
+        expected: what a line says that refuses an array of anything but numbers.
+    """
     with open_file(path) as file:
         start = file.read(4)
         file.seek(0)
         if start not in ZIP:
-            return _read_npy(file, size_of(file), size_of(file), printable(path))
+            return _read_npy(file, size_of(file), size_of(file), printable(path), expected)
         with zipfile.ZipFile(file) as archive:
             suffix = ".npy"
             members = {
@@ -60,7 +70,7 @@ def load_array(path: Path, choose: Callable[[Sequence[str]], str | None]) -> Arr
                 )
             with archive.open(member) as stream:
                 packed = min(member.compress_size, size_of(file))
-                return _read_npy(stream, member.file_size, packed, printable(path))
+                return _read_npy(stream, member.file_size, packed, printable(path), expected)
 
 
 def array_names(path: Path) -> list[str]:
@@ -112,7 +122,7 @@ def _read_idx(stream: Any, packed: int, path: Path, zipped: bool = False) -> Arr
         )
     dtype = np.dtype(IDX_TYPES[head[2]])
     shape = tuple(int(size) for size in np.frombuffer(sizes, ">u4"))
-    _check_shape(shape, dtype, name)
+    _check_shape(shape, dtype, name, IMAGES)
     expected = math.prod(shape) * dtype.itemsize
     if zipped:
         check_unpacked(expected, packed, name)
@@ -121,7 +131,7 @@ def _read_idx(stream: Any, packed: int, path: Path, zipped: bool = False) -> Arr
     return _read_numbers(stream, expected, name).view(dtype).reshape(shape)
 
 
-def _read_npy(stream: IO[bytes], size: int, packed: int, name: str) -> Array:
+def _read_npy(stream: IO[bytes], size: int, packed: int, name: str, expected: str) -> Array:
     """An array in the npy format, from a stream of `size` bytes that take `packed` on the disk."""
     start = stream.read(len(npy.MAGIC_PREFIX)) or b""
     if start != npy.MAGIC_PREFIX:
@@ -131,11 +141,11 @@ def _read_npy(stream: IO[bytes], size: int, packed: int, name: str) -> Array:
     shape, fortran, dtype = _read_header(stream, name)
     if dtype.hasobject:
         raise _pickled(name)
-    _check_shape(shape, dtype, name)
-    expected = math.prod(shape) * dtype.itemsize
-    _check_size(expected, size - stream.tell(), name)
-    check_unpacked(expected, packed, name)
-    numbers = _read_numbers(stream, expected, name)
+    _check_shape(shape, dtype, name, expected)
+    length = math.prod(shape) * dtype.itemsize
+    _check_size(length, size - stream.tell(), name)
+    check_unpacked(length, packed, name)
+    numbers = _read_numbers(stream, length, name)
     # A byte of a bool may be any number in a damaged file.
     numbers = numbers != 0 if dtype.kind == "b" else numbers.view(dtype)
     return numbers.reshape(shape, order="F" if fortran else "C")
@@ -174,12 +184,11 @@ def _read_numbers(stream: BinaryIO | IO[bytes], size: int, name: str) -> Array:
     return numbers
 
 
-def _check_shape(shape: tuple[int, ...], dtype: "np.dtype[Any]", name: str) -> None:
+def _check_shape(shape: tuple[int, ...], dtype: "np.dtype[Any]", name: str, expected: str) -> None:
     if len(shape) > MAX_AXES or min(shape, default=0) < 0 or dtype.kind not in "buif":
         raise DataError(
             f"{name} has an array of shape {shape if len(shape) <= MAX_AXES else '(...)'} and type "
-            f"{printable(dtype)}, expected numbers of shape (N, height, width), "
-            "(N, channels, height, width) or (N, height, width, channels)"
+            f"{printable(dtype)}, expected {expected}"
         )
 
 

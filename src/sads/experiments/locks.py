@@ -63,7 +63,10 @@ def wait_for(path: Path, seconds: float = math.inf) -> Iterator[None]:
 def folder_lock(folder: Path) -> Iterator[None]:
     """Wait until no other process writes to the results of a folder."""
     check_folder(folder)
-    with wait_for(folder / FOLDER_LOCK, MOST_SECONDS):
+    path = folder / FOLDER_LOCK
+    if os.path.lexists(path) and not path.is_file():
+        raise OutputError(f"{printable(path)} is not a file of ours; move it away")
+    with wait_for(path, MOST_SECONDS):
         yield
 
 

@@ -27,7 +27,7 @@ from sads.experiments.verdict import (
 from sads.files import plain, replacing, write_json
 from sads.from_json import DecodingError, decode
 from sads.tables import Row, format_value
-from sads.untrusted import DAMAGE, first_line, read_json
+from sads.untrusted import DAMAGE, first_line, open_regular, read_json
 
 PAGE = "README.md"
 MARK_OF_PAGE = "<!-- Written by sads reproduce, which writes it anew each time. -->"
@@ -178,9 +178,9 @@ def _is_page(path: Path) -> bool:
     if not os.path.lexists(path):
         return True
     try:
-        with path.open(encoding="utf-8") as file:
-            start = file.read(1000)
-    except (OSError, ValueError):
+        with open_regular(path) as file:
+            start = file.read(1000).decode("utf-8", "ignore")
+    except OSError:
         return False
     return start.startswith((MARK_OF_PAGE, EARLIER_PAGE))
 
