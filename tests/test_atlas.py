@@ -176,6 +176,7 @@ def test_networks_that_cannot_be_added_are_not_drawn(
 DAMAGE: dict[str, dict[str, Any]] = {
     "of another network": {"name": "other"},
     "or of none": {"kind": "teapot"},
+    "words cannot be printed": {"notes": ["\x1b[31m"]},
     "its shape is not one": {"shape": [0, 8, 8]},
     "numbers of networks": {"networks": 10**400},
     "has lost numbers": {"border": {"places": [0.5], "values": [], "errors": [0.5]}},

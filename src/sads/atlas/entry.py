@@ -5,6 +5,7 @@ kilobytes. `NAME.json` has the numbers, `NAME.npz` the outermost directions of b
 """
 
 import math
+import unicodedata
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -187,8 +188,20 @@ def load(folder: Path, name: str) -> tuple[Entry, Directions] | None:
 
 def _check(entry: Entry, name: str) -> None:
     """`ValueError` if the numbers of an entry, which a file has, are not those of a geometry."""
-    if entry.name != name or not entry.title or entry.kind not in (UNET, TRANSFORMER):
+    words = (
+        *map(str, entry.schedule.values()),
+        entry.title,
+        entry.model,
+        entry.source,
+        entry.like,
+        entry.prediction,
+        entry.estimator,
+    )
+    if entry.name != name or entry.kind not in (UNET, TRANSFORMER):
         raise ValueError("it is of another network, or of none")
+    controls = (unicodedata.category(c) == "Cc" for word in (*words, *entry.notes) for c in word)
+    if not entry.title or any(controls):
+        raise ValueError("its words cannot be printed")
     size = math.prod(checked_shape(list(entry.shape)))
     counts = (entry.parameters, entry.networks, entry.memory)
     if not all(0 <= count <= MOST for count in counts) or not 1 <= entry.copies <= size:

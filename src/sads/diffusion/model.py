@@ -118,9 +118,10 @@ class ScoreModel:
             "family": json.dumps(self.family.describe()),
             "provenance": json.dumps(plain(self.provenance)),
         }
-        with replacing(Path(path)) as temporary:
+        path = as_path(path)
+        with replacing(path) as temporary:
             write_tensors(temporary, {**tensors, "losses": self.losses}, metadata)
-        return Path(path)
+        return path
 
 
 @checked

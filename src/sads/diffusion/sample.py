@@ -12,13 +12,12 @@ import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from sads.arguments import check_count, check_seed, check_type, shown
+from sads.arguments import as_path, check_count, check_seed, check_type, shown
 from sads.checked import checked
 from sads.diffusion.clipping import Clip, Clipping, clipping_of, frame_of
 from sads.diffusion.cores import count_flops
@@ -267,7 +266,7 @@ def draw(
     size = BLOCK * math.ceil(size / BLOCK)
     kept = options.checkpoint is not None
     if options.checkpoint is not None:
-        check_folder(Path(options.checkpoint).parent)
+        check_folder(as_path(options.checkpoint).parent)
     partial = Partial(
         options.checkpoint,
         PARTIAL_FORMAT,

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
-from sads.arguments import check_count
+from sads.arguments import as_path, check_count
 from sads.checked import checked
 from sads.diffusion.checkpoints import TrainingState, load_checkpoint, save_checkpoint
 from sads.diffusion.clipping import range_of
@@ -143,7 +143,7 @@ def fit(
         x = x - mean.to(x)
         if family.skip is not None:
             family = replace(family, skip=family.skip.moved(-mean.flatten().cpu()))
-    path = None if checkpoint is None else Path(checkpoint)
+    path = None if checkpoint is None else as_path(checkpoint)
     if path is not None:
         check_folder(path.parent)
     if path is not None and path.exists():

@@ -21,7 +21,9 @@ property of the architecture, and all rotations of data share it.
 gradients, which is D times as large as what is sought. The inner product of the mean gradients of
 two independent batches does not: its expectation is the square of the mean. Every `x` comes with
 its opposite, so that what does not change its sign with `x`, of which the mean is zero, is zero in
-every batch: the bias of the output would be the largest part of the scatter.
+every batch: the bias of the output would be the largest part of the scatter. It is divided by the
+energies `E[(u_i . x)^2]` of the two batches and not of the law, for their scatter is shared: with
+32 inputs all rates come out 3 % too small, those of all directions alike.
 
 *Adam* divides a gradient by its running size. Taken as one number `g` for all parameters, the root
 mean square of the gradient of the first batch's loss `|f - eps|^2 / D`, this is a gradient descent
@@ -121,7 +123,7 @@ def interpolate(places: Tensor, values: Tensor, length: int) -> Tensor:
 def _rates_of_one(
     family: ScoreFamily, directions: Tensor, energy: float, batch_size: int, seed: int
 ) -> tuple[Tensor, float]:
-    """`kappa_i` of one network for the columns of `directions` (D, n), without bias, and `g`."""
+    """`kappa_i` of one network for the columns of `directions` (D, n), and `g`."""
     inputs, outputs, sizes = [], [], []
     with seeded(seed % 2**63):  # networks may draw numbers while they run
         network = family.build()

@@ -100,7 +100,7 @@ class Rotation:
     @checked
     def save(self, path: str | os.PathLike[str]) -> Path:
         """Write as safetensors, all at once or not at all."""
-        path = Path(path)
+        path = as_path(path)
         tensors = {"basis": self._basis, "axes": self._axes, "order": self._lift.order}
         metadata = {
             "format": FORMAT,
