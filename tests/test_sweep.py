@@ -7,6 +7,7 @@ import os
 import random
 import signal
 import sys
+import threading
 import time
 from collections import Counter
 from multiprocessing import resource_tracker
@@ -117,6 +118,24 @@ def test_workers_end_with_a_watcher_that_fails(tmp_path):
         sweep(cells(count=2), Store(tmp_path / "store"), num_workers=2, watch=watch)
     assert caught.tb is not None  # as in a notebook, the frames of the sweep live on
     assert not multiprocessing.active_children()
+
+
+def test_a_worker_without_a_store_says_so(tmp_path, monkeypatch):
+    """Somebody has put another thing in its place since the sweep began."""
+    monkeypatch.setattr(sweeping.signal, "signal", lambda *_: None)
+    monkeypatch.setattr(sweeping.torch, "set_num_threads", lambda _: None)
+    (tmp_path / "store").write_text("thesis")
+    (cell,) = cells(count=1)
+    ours, theirs = multiprocessing.Pipe()
+    ours.send(cell)
+    worker = threading.Thread(target=sweeping._work, args=(theirs, str(tmp_path / "store"), {}))
+    worker.start()
+    assert ours.poll(10)
+    event = ours.recv()
+    ours.close()
+    worker.join()
+    assert (event.kind, event.cell) == ("failed", cell)
+    assert "not a store of sads" in event.text
 
 
 @pytest.mark.skipif(not hasattr(signal, "pthread_sigmask"), reason="Windows has no masks")

@@ -302,7 +302,7 @@ def _work(connection: Connection, url: str, sources: Sources) -> None:
     """Compute cells until the parent is gone."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the parent, which ends us
     torch.set_num_threads(1)
-    store = Store(url)
+    store: Store | None = None
 
     def tell(event: Event) -> None:
         try:
@@ -323,7 +323,12 @@ def _work(connection: Connection, url: str, sources: Sources) -> None:
                 last = time.monotonic()
                 tell(Event("progress", cell, share))
 
-        tell(_attempt(cell, store, sources, report))
+        try:
+            store = store or Store(url)
+        except SadsError as error:  # somebody has removed or exchanged it since
+            tell(Event("failed", cell, text=str(error)))
+        else:
+            tell(_attempt(cell, store, sources, report))
 
 
 def connect(cluster: RayCluster) -> Any:
