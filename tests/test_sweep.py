@@ -131,6 +131,7 @@ def test_a_worker_without_a_store_says_so(tmp_path, monkeypatch):
     ours.send(cell)
     worker = threading.Thread(target=sweeping._work, args=(theirs, str(tmp_path / "store"), {}))
     worker.start()
+    assert ours.poll(10)
     event = ours.recv()
     ours.close()
     worker.join()
