@@ -123,6 +123,13 @@ MISUSE: list[tuple[list[str], str]] = [
     (["geometry", "cnn", "--shape", "1x4x\u0664"], "is not a shape"),
     (["atlas", "sd15", "--cpus", "nan"], "--cpus and --gpus are what is taken of a --ray"),
     (["atlas", "ddpm-256", "--ray", "x:1"], "ddpm-256 has 65,536 positions, too many for the mat"),
+    (
+        ["atlas", "--list", "--seed", "1", "--no-keep"],
+        "--seed and --keep: --page and --list compute",
+    ),
+    (["atlas", "--list", "--out", "x", "--report"], "--out and --report: --list writes nothing"),
+    (["sample", "run", "--clip", "--clip-range", "0,1"], "--clip: --clip-range says another range"),
+    (["reproduce", "fig1", "--finished", "--workers", "2"], "--workers: --finished computes noth"),
     (["reproduce", "fig1", "--gpus", "1"], "--cpus and --gpus are what is taken of a --ray"),
     (["reproduce", "fig1", "--ray", "x:1", "--cpus", "inf"], "more than 0 CPUs"),
     (["reproduce", "fig1", "--ray", "x:1", "--workers", "2"], "--workers are processes here"),

@@ -111,6 +111,10 @@ def test_files_of_one_name_can_be_told_apart(command: Sads) -> None:
         geometry.save(f"{folder}/x.safetensors")
     printed = command.succeed("compare", "a/x.safetensors", "b/x.safetensors", "--out", "c")
     assert "errors of x (2) are not known (± ?; of these nothing is claimed): 4 net" in printed
+    Path("a/x.safetensors").rename("a/geometry.safetensors")
+    assert "a is a folder with a geometry in it: give a/geometry.s" in command.fail(
+        "compare", "a", "b"
+    )
     said = json.loads(Path("c/comparison.json").read_text())["comparison"]
     assert said["names"] == ["x", "x (2)"]
     assert [said["pairs"][0][side] for side in ("first", "second")] == said["names"]

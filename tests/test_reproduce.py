@@ -207,6 +207,23 @@ class TestAFolderThatWasMadeBefore:
         images = f"mnist={tmp_path / 'mnist.npz'}"
         assert "mnist.npz" in refuse("fig6", "fig7", "--only", "dit-4,mnist", "--images", images)
 
+    def test_other_images_are_refused_before_the_first_figure(self, refuse, tmp_path):
+        """Those of the cells that a later figure shows."""
+        store = Store(tmp_path / "store")
+        cells = FIGURES["fig7"].cells(Context("smoke", store, "torch", only=("digits",)))
+        for cell in cells:
+            made = replace(record(1.0, {10: 1.0, 20: 1.0}), cell=cell, losses=(1.0,))
+            folder = store.new_folder(cell)
+            if cell.keep_samples:
+                np.savez(folder / "samples.npz", images=np.zeros((1, 1, 8, 8)))
+            store.put(made, folder)
+        shown = tuple(cell.hash for cell in cells)
+        summary("fig7", scale="smoke", panels=("digits",), cells=shown).save(tmp_path)
+        np.savez(tmp_path / "other.npz", images=np.random.default_rng(0).random((150, 1, 8, 8)))
+        images = f"digits={tmp_path / 'other.npz'}"
+        line = refuse("fig6", "fig7", "--only", "dit-4,digits", "--images", images)
+        assert "fig7.json shows 3 cells that would be left out (digits)" in line
+
     @pytest.mark.parametrize(("name", "least"), [("mnist", 150), ("faces", 3)])
     def test_images_must_be_enough(self, refuse, tmp_path, name, least):
         np.savez(tmp_path / "few.npz", images=np.random.default_rng(0).random((2, 1, 14, 14)))

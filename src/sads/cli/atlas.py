@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from sads.cli.given_options import refuse_given
 from sads.cli.interrupts import command_line
 from sads.cli.options import AsJson, Seed, WithReport
 from sads.cli.printing import print_line, print_message, print_table, print_written, progress_bar
@@ -102,8 +103,10 @@ def atlas(
     cluster = read_cluster(ray, cpus, gpus)
     if cluster is not None and not (page or listed):
         _check_matrices(chosen)
-    if (page or listed) and (networks is not None or ray is not None):
-        raise InvalidArgumentError("--page and --list compute nothing; leave --networks, --ray out")
+    if page or listed:
+        refuse_given("--page and --list compute nothing", "networks", "ray", "seed", "keep")
+    if listed:
+        refuse_given("--list writes nothing", "out", "report")
     if page and (names or listed):
         raise InvalidArgumentError("--page draws all that is there; leave names and --list out")
     if networks is not None:

@@ -12,6 +12,7 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
+from sads.cli.given_options import refuse_given
 from sads.cli.interrupts import Interrupted, command_line
 from sads.cli.options import AsJson, WithReport
 from sads.cli.printing import (
@@ -102,6 +103,8 @@ def reproduce(
     from sads.files import to_json
     from sads.report.page import check_ours
 
+    if finished:
+        refuse_given("--finished computes nothing", "workers", "ray", "cpus", "gpus")
     known = all_figures()
     chosen = read_figures(figures, known)
     request = Request(

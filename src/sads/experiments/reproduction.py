@@ -160,6 +160,7 @@ def make_figures(
     for figure in (figure for figure in chosen if figure.images):
         with observer.stage(f"{figure.name}: reading images"):
             figure.cells(context)  # before hours go into the first figure
+            refuse_to_lose(figure, context, request.folder)
     for figure in chosen:
         started = time.perf_counter()
         with observer.stage(f"{figure.name}: preparing"):

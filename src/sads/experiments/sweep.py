@@ -22,7 +22,13 @@ from typing import Any, Literal
 
 import torch
 
-from sads.errors import InvalidArgumentError, RayClusterError, SadsError, describe_failure
+from sads.errors import (
+    InvalidArgumentError,
+    NotEnoughMemoryError,
+    RayClusterError,
+    SadsError,
+    describe_failure,
+)
 from sads.experiments.run import Report, Sources, get_geometry, run_cell
 from sads.experiments.spec import Cell, GeometrySpec
 from sads.experiments.store import Store
@@ -302,7 +308,7 @@ def _work(connection: Connection, url: str, sources: Sources) -> None:
     """Compute cells until the parent is gone."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the parent, which ends us
     torch.set_num_threads(1)
-    store = Store(url)
+    store: Store | None = None
 
     def tell(event: Event) -> None:
         try:
@@ -323,7 +329,12 @@ def _work(connection: Connection, url: str, sources: Sources) -> None:
                 last = time.monotonic()
                 tell(Event("progress", cell, share))
 
-        tell(_attempt(cell, store, sources, report))
+        try:
+            store = store or Store(url)
+        except SadsError as error:  # somebody has removed or exchanged it since
+            tell(Event("failed", cell, text=str(error)))
+        else:
+            tell(_attempt(cell, store, sources, report))
 
 
 def connect(cluster: RayCluster) -> Any:
@@ -444,10 +455,15 @@ def geometry_on_ray(spec: GeometrySpec, cluster: RayCluster, first_network: int 
 
 
 def _shard(spec: GeometrySpec, first_network: int, num_networks: int) -> Geometry:
-    return estimate_geometry(
-        spec.family.build(),
-        num_networks,
-        seed=spec.seed,
-        first_network=first_network,
-        matrix_free=False,
-    )
+    try:
+        return estimate_geometry(
+            spec.family.build(),
+            num_networks,
+            seed=spec.seed,
+            first_network=first_network,
+            matrix_free=False,
+        )
+    except NotEnoughMemoryError as error:
+        raise NotEnoughMemoryError(
+            f"{error}; one without a matrix is not drawn in shards: leave --ray out"
+        ) from error

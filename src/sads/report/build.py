@@ -63,6 +63,12 @@ def _page(sources: Iterable[Result], title: str | None, max_directions: int | No
     found = [result for source in sources for result in _read(source)]
     if not found:
         raise ReportError("there is nothing to report: give at least one result")
+    whole = [s for s in found if isinstance(s, GeometrySource) and not s.geometry.matrix_free]
+    if max_directions is not None and not whole:
+        raise InvalidArgumentError(
+            "--directions is about geometries with a matrix, and none is in this report; leave it "
+            "out"
+        )
     sections = make_sections(found, max_directions)
     return make_page(title or _title(sections), sections)
 
