@@ -12,7 +12,7 @@ import torch
 import sads
 from commands import Sads
 from sads.adapters import configurations, schedulers
-from sads.adapters.diffusers import pack, unpack
+from sads.adapters.diffusers import _usual_meaning, pack, unpack
 from sads.adapters.schedulers import read_scheduler
 from sads.errors import InvalidArgumentError, NetworkError, SadsError
 
@@ -230,6 +230,12 @@ def test_levels_of_flows_are_those_of_the_scheduler_itself(kind: str, settings: 
     assert any("use_dynamic_shifting" in note for note in found.notes) == (
         "use_dynamic_shifting" in settings
     )
+
+
+@pytest.mark.parametrize("kind", ["SD3", "Flux", "AuraFlow", "Sana"])
+def test_models_of_flows_are_known_without_a_scheduler(kind: str) -> None:
+    model = type(f"{kind}Transformer2DModel", (), {"config": {}})()
+    assert _usual_meaning(model).schedule.name == _usual_meaning(model).prediction == "flow"
 
 
 def test_every_setting_of_diffusers_has_a_meaning() -> None:

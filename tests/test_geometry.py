@@ -527,3 +527,13 @@ def test_a_command_makes_the_same_geometry_or_is_none() -> None:
     for schedule in (sads.Schedule("flow", shift=3.0), sads.Schedule("cosine", 50)):
         assert command({"schedule": schedule}) is None
     assert command({}, matrix_free=True, measure=torch.ones(1, 1, 2, 2)) is None
+
+
+def test_what_is_zero_has_no_rank(tmp_path: Path) -> None:
+    nothing = Dense(
+        torch.zeros(1, 4, 4).double(), torch.zeros(1, dtype=torch.int64), Lift.trivial(4)
+    )
+    made = sads.estimate_geometry(sads.family(Half, (4,)), 16)
+    zero = replace(made, moments=nothing)
+    assert (zero.rank, zero.effective_rank, zero.condition_number) == (0, 0, math.inf)
+    assert made.effective_rank > 1

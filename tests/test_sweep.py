@@ -17,9 +17,10 @@ import pytest
 import torch
 
 import killing
+from sads import environment
 from sads.cpu import layers_name
 from sads.data.spec import DataSpec
-from sads.errors import InvalidArgumentError, RayClusterError
+from sads.errors import InvalidArgumentError, NotEnoughMemoryError, RayClusterError
 from sads.experiments import run
 from sads.experiments import sweep as sweeping
 from sads.experiments.run import get_geometry
@@ -299,6 +300,10 @@ def test_shards_of_a_geometry_are_matrices_that_add_up(monkeypatch):
     monkeypatch.setattr("sads.geometry.estimate.DENSE_POSITIONS", 1)
     first, second = (_shard(GEOMETRY, start, 16) for start in (0, 16))
     assert first.merge(second).end("avoided").vectors.shape[0] > 0
+    monkeypatch.setattr(environment, "available_memory", lambda: 1 << 20)
+    monkeypatch.setattr(environment, "used_memory", lambda: 0)
+    with pytest.raises(NotEnoughMemoryError, match="not drawn in shards: leave --ray out"):
+        _shard(GEOMETRY, 0, 16)
 
 
 def run_ray_tests(output):

@@ -22,7 +22,13 @@ from typing import Any, Literal
 
 import torch
 
-from sads.errors import InvalidArgumentError, RayClusterError, SadsError, describe_failure
+from sads.errors import (
+    InvalidArgumentError,
+    NotEnoughMemoryError,
+    RayClusterError,
+    SadsError,
+    describe_failure,
+)
 from sads.experiments.run import Report, Sources, get_geometry, run_cell
 from sads.experiments.spec import Cell, GeometrySpec
 from sads.experiments.store import Store
@@ -449,10 +455,15 @@ def geometry_on_ray(spec: GeometrySpec, cluster: RayCluster, first_network: int 
 
 
 def _shard(spec: GeometrySpec, first_network: int, num_networks: int) -> Geometry:
-    return estimate_geometry(
-        spec.family.build(),
-        num_networks,
-        seed=spec.seed,
-        first_network=first_network,
-        matrix_free=False,
-    )
+    try:
+        return estimate_geometry(
+            spec.family.build(),
+            num_networks,
+            seed=spec.seed,
+            first_network=first_network,
+            matrix_free=False,
+        )
+    except NotEnoughMemoryError as error:
+        raise NotEnoughMemoryError(
+            f"{error}; one without a matrix is not drawn in shards: leave --ray out"
+        ) from error

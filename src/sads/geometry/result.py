@@ -310,8 +310,13 @@ class Geometry:
 
     @property
     def effective_rank(self) -> float:
-        """`exp(-sum p log p)` with `p` the eigenvalues' shares of the trace: D if all are equal."""
+        """`exp(-sum p log p)` with `p` the eigenvalues' shares of the trace: D if all are equal.
+
+        0 if they are all zero.
+        """
         values = self.directions().values
+        if not values.any():
+            return 0.0
         shares = values[values > 0] / values.sum()
         return float(torch.exp(-(shares * shares.log()).sum()))
 
