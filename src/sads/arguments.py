@@ -128,6 +128,4 @@ def as_path(given: Any) -> Path:
             if not isinstance(given, str)
             else "expected the path of a file, got an empty text"
         )
-    if "\0" in str(given):
-        raise InvalidArgumentError(f"no file has a name like {shown(str(given))}")
     return Path(given)

@@ -30,6 +30,8 @@ DIGEST_CHUNK = 1 << 22  # numbers that are converted at a time
 @contextmanager
 def replacing(path: Path) -> Iterator[Path]:
     """A temporary path to write to; it takes the place of `path` when the block succeeds."""
+    if "\0" in str(path):
+        raise OutputError(f"cannot write {printable(path)}: no file can have this name")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         handle, name = tempfile.mkstemp(dir=path.parent, prefix=TEMPORARY, suffix=path.suffix)

@@ -66,6 +66,10 @@ def _record(build: Callable[[], nn.Module], limit: float) -> Recording:
     recorder.check_held()  # a constructor may have gone on after the error
     _check_sizes(module)
     tensors = dict(named_tensors(module))
+    if any(tensor.is_meta for tensor in tensors.values()):
+        raise NetworkError(
+            "the networks are on the device 'meta', which holds no numbers: build them on the CPU"
+        )
     seen = _Watched.of(recorder, module)
     first = replayed_storages(recorder, tensors, 0)
     recorder.let_go()  # of all tensors that the constructor made on its way
