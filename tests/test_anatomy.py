@@ -19,7 +19,7 @@ from sads.data.spec import DataSpec
 from sads.diffusion.anatomy import energy_parts, follow_sampler, measure_anatomy
 from sads.diffusion.model import ScoreModel
 from sads.diffusion.sample import SamplingOptions
-from sads.errors import DataError
+from sads.errors import DataError, InvalidArgumentError
 from sads.experiments import run
 from sads.experiments.run import run_cell, seed_of
 from sads.experiments.spec import Cell, FamilySpec, GeometrySpec, Practice
@@ -98,7 +98,14 @@ class TestErrors:
         others = float(found.linear[:, 3:].sum(dim=1).mean()) / 16
         assert abs(summary.off - others) < 4 * summary.off.error
 
+    @pytest.mark.parametrize("options", [{"steps": 0}, {"steps": 1001}])
+    def test_steps_that_no_sampler_takes(self, options: dict[str, int]) -> None:
+        with pytest.raises(InvalidArgumentError, match="between 1 and the 1000 levels"):
+            follow_sampler(_model(), _gaussian(5), SamplingOptions(**options))
+
     def test_errors_of_data_that_do_not_fit(self) -> None:
+        with pytest.raises(DataError, match=r"expected \(N, 1, 4, 4\)"):
+            energy_parts(torch.zeros(5, 1, 3, 3), _gaussian(20))
         with pytest.raises(DataError, match=r"expected \(N, 1, 4, 4\)"):
             measure_anatomy(_model(), torch.zeros(5, 1, 3, 3))
 

@@ -1,19 +1,29 @@
 """The command line as a user meets it: what it prints, what it writes, how it refuses."""
 
+import io
 import json
 import os
+import re
 import signal
+import sys
 import time
+from dataclasses import dataclass
 from multiprocessing.context import ForkServerContext
 from pathlib import Path
 
 import numpy as np
 import pytest
 from PIL import Image
+from rich.console import Console
 
 import sads
 from commands import Sads
 from killing import SECONDS, run_command, start
+from sads.cli import printing
+from sads.cli.folders import let_go, new_folder
+from sads.cli.geometry import folder_stem
+from sads.estimates import Estimate
+from sads.tables import Row
 
 TINY = ["-o", "channels=4", "-o", "depth=1", "--shape", "1x6x6"]
 NETWORK = """
@@ -187,3 +197,57 @@ def test_ctrl_c_keeps_a_valid_geometry(tmp_path: Path, processes: ForkServerCont
     geometry = sads.load_geometry(tmp_path / "o/geometry.safetensors")
     assert 0 < geometry.num_networks < 100_000_000
     assert geometry.provenance.interrupted
+
+
+@dataclass(frozen=True)
+class Facts(Row):
+    name: str
+    smallest_number: float
+    with_error: Estimate
+    source: str
+
+
+def test_narrow_terminals_wrap_words_and_leave_numbers_whole(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A number that has lost its exponent, or its error, is another one."""
+    address = "huggingface.co/stabilityai/stable-diffusion-xl-base-1.0"
+    for width in (20, 40, 200):
+        monkeypatch.setattr(printing, "console", Console(width=width))
+        printing.print_table([Facts("mlp", 7.4391e-05, Estimate(2807, 320.0), address)])
+        shown = capsys.readouterr().out
+        assert "7.439e-05" in shown
+        assert "2807 ± 3.2e+02" in shown
+        assert "\u2026" not in shown
+        ends = (line.split()[-1:] for line in shown.splitlines())
+        assert address in "".join(end for words in ends for end in words)
+
+
+@pytest.mark.parametrize(
+    ("probe", "name"), [("../p.py:Probe", "cnn-1x6x6-p"), (f"{'x' * 300}.py:P", "cnn-1x6x6-xxx")]
+)
+def test_results_are_in_one_folder_whatever_the_probe_is_called(
+    probe: str, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    stem = folder_stem(sads.family("cnn", (1, 6, 6)), probe)
+    made = new_folder(None, stem, ["geometry.json"])
+    let_go()
+    assert made.parent == Path("out")
+    assert made.name.startswith(name)
+
+
+def test_terminals_without_some_characters_get_other_words(
+    command: Sads, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As in the locale C, where `±` ended a command with a traceback."""
+    sads.estimate_geometry(sads.family("mlp", (1, 4, 4)), 16).save("\u03b1.safetensors")
+    output = io.TextIOWrapper(io.BytesIO(), "ascii")
+    monkeypatch.setattr(sys, "stdout", output)
+    monkeypatch.setattr(printing, "console", Console(file=output, width=100))
+    command("align", "rank-one:dct:3", "--geometry", "\u03b1.safetensors", "--out", "\u03b2")
+    output.flush()
+    assert isinstance(output.buffer, io.BytesIO)
+    printed = output.buffer.getvalue().decode("ascii")
+    assert re.search(r"alpha +[0-9.e-]+ [+]- [0-9]", printed)
+    assert r"wrote \u03b2/alignment.json" in printed

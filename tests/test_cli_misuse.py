@@ -13,8 +13,8 @@ import torch
 
 import sads
 from commands import Sads
+from sads.experiments.drawing import check_pictures
 from sads.experiments.page import Summary, write_page
-from sads.experiments.reproduction import check_pictures
 
 CNN = ["-o", "channels=4", "-o", "depth=1", "--shape", "1x6x6"]
 ONE = "rank-one:dct:1"
@@ -122,6 +122,14 @@ MISUSE: list[tuple[list[str], str]] = [
     (["geometry", "cnn", *CNN, "--matrix", "--memory", "1B"], "or keep none (--matrix-free)"),
     (["geometry", "cnn", "--shape", "1x4x\u0664"], "is not a shape"),
     (["atlas", "sd15", "--cpus", "nan"], "--cpus and --gpus are what is taken of a --ray"),
+    (["atlas", "ddpm-256", "--ray", "x:1"], "ddpm-256 has 65,536 positions, too many for the mat"),
+    (
+        ["atlas", "--list", "--seed", "1", "--no-keep"],
+        "--seed and --keep: --page and --list compute",
+    ),
+    (["atlas", "--list", "--out", "x", "--report"], "--out and --report: --list writes nothing"),
+    (["sample", "run", "--clip", "--clip-range", "0,1"], "--clip: --clip-range says another range"),
+    (["reproduce", "fig1", "--finished", "--workers", "2"], "--workers: --finished computes noth"),
     (["reproduce", "fig1", "--gpus", "1"], "--cpus and --gpus are what is taken of a --ray"),
     (["reproduce", "fig1", "--ray", "x:1", "--cpus", "inf"], "more than 0 CPUs"),
     (["reproduce", "fig1", "--ray", "x:1", "--workers", "2"], "--workers are processes here"),
@@ -205,6 +213,7 @@ MISUSE: list[tuple[list[str], str]] = [
         "--resize: how images of --probe forward:IMAGES or --measure",
     ),
     (["geometry", "cnn", "--matrix", "--measure", "digits"], "--measure is for a geometry without"),
+    (["atlas", "--page", "--out", "mine"], "mine/README.md is not of an atlas, and nothing of oth"),
     (["atlas", "--out", "taken", "--report"], "taken/report.html is there already and not a"),
     (["theory", "adaptive", "--image", "digits:x"], "digits:x: "),  # and no emoji
     (["sample", "run", "--sampler", "magic"], "unknown sampler 'magic'"),
@@ -217,6 +226,11 @@ MISUSE: list[tuple[list[str], str]] = [
     (["geometry", "cnn", *CNN, "--out", LONG], "File name too long"),
     (["geometry", "cnn", *CNN, "--out", "a\0b"], "null byte"),
     (["geometry", "cnn", *CNN, "--out", "file"], "cannot write to file: it is not a folder"),
+    (["geometry", "cnn", *CNN, "--out", "-"], "results are files in a folder, which - is not"),
+    (["geometry", "cnn", *CNN, "--out", "x/g.safetensors"], "in a folder: write x/g"),
+    (["train", "mlp", ONE, "--out", "m.npz"], "m.npz is the name of a file, and the results are"),
+    (["reproduce", "fig1", "--out", "fig1.png"], "fig1.png is the name of a file"),
+    (["report", "run", "--out", "x.png"], "x.png would not open in a browser"),
     (["geometry", "cnn", *CNN, "--out", "file/x"], "cannot make file/x: Not a directory"),
     (["geometry", "cnn", *CNN, "--out", "pipe"], "cannot write to pipe: it is not a folder"),
     (["geometry", "cnn", *CNN, "--out", "/dev/null"], "/dev/null: it is not a folder"),

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from scipy import stats
 
 import sads
 from cases import small_family
@@ -14,6 +15,7 @@ from sads.estimates import holm
 from sads.geometry.lift import Lift
 from sads.geometry.result import Geometry, Provenance
 from sads.report.build import make_sections
+from sads.report.comparison import Compared, _pair
 from sads.report.sources import GeometrySource
 
 
@@ -66,6 +68,19 @@ def test_seeds_of_one_family_do_not_differ_and_families_do() -> None:
     assert sads.compare(sads.estimate_geometry(small_family("cnn"), 64), other).significant > 5
 
 
+@pytest.mark.parametrize(("networks", "freedom"), [((8, 64), 7), ((12, 9), 8), ((64, 32), 15)])
+def test_fewer_batches_have_fewer_degrees_of_freedom(
+    networks: tuple[int, int], freedom: int
+) -> None:
+    """Eight batches judged as sixteen called 7 of 40 pairs of fresh seeds different."""
+    pair = [sads.estimate_geometry(small_family("cnn"), n, seed=n) for n in networks]
+    for one in sads.compare(*pair).pairs[0].differences:
+        error = math.hypot(*(number.error / number for number in (one.first, one.second)))
+        if math.isfinite(error):
+            distance = abs(math.log(one.first / one.second)) / error
+            assert one.p == pytest.approx(2 * stats.t.sf(distance, freedom))
+
+
 def test_few_networks_claim_nothing() -> None:
     two = [sads.estimate_geometry(small_family("cnn"), 4, seed=s) for s in (1, 2)]
     assert sads.compare(*two).significant == 0
@@ -96,6 +111,10 @@ def test_files_of_one_name_can_be_told_apart(command: Sads) -> None:
         geometry.save(f"{folder}/x.safetensors")
     printed = command.succeed("compare", "a/x.safetensors", "b/x.safetensors", "--out", "c")
     assert "errors of x (2) are not known (± ?; of these nothing is claimed): 4 net" in printed
+    Path("a/x.safetensors").rename("a/geometry.safetensors")
+    assert "a is a folder with a geometry in it: give a/geometry.s" in command.fail(
+        "compare", "a", "b"
+    )
     said = json.loads(Path("c/comparison.json").read_text())["comparison"]
     assert said["names"] == ["x", "x (2)"]
     assert [said["pairs"][0][side] for side in ("first", "second")] == said["names"]
@@ -119,6 +138,10 @@ def test_the_command(command: Sads, tmp_path: Path) -> None:
     sads.estimate_geometry(sads.family("mlp", shape=(1, 4, 4)), 16).save("m.safetensors")
     assert "different shapes" in command.fail("compare", "cnn", "m.safetensors", *options)
     assert "two or more" in command.fail("compare", "cnn")
+    free = sads.estimate_geometry(sads.family("mlp", shape=(1, 8, 8)), 16, matrix_free=True)
+    free.save("free.safetensors")
+    many = ("--shape", "1x8x8", "--networks", 10**9)  # that nobody waits for
+    assert "without a matrix" in command.fail("compare", "mlp", "free.safetensors", *many)
 
 
 @pytest.mark.parametrize(
@@ -174,3 +197,19 @@ def test_a_geometry_that_is_zero_does_not_compare() -> None:
     one = exact(torch.eye(16))
     with pytest.raises(sads.SadsError, match="the geometry of nil is zero"):
         sads.compare(one, exact(torch.zeros(16, 16)), names=["one", "nil"])
+
+
+def test_reports_compare_ends_where_both_have_them() -> None:
+    values = torch.arange(16.0, 0, -1)
+    pairs = values.clone()
+    pairs[1::2] = pairs[::2]  # of equal ones
+    pairs[8:] = 0
+    parts = [
+        Compared(exact(one.diag()), "a section", "a name")
+        for one in (values, pairs, torch.ones(16))
+    ]
+    found = _pair(parts[0], parts[1])
+    assert found["sizes"] == [2, 4, 6, 8]  # 1, 2, 3 and 5, or the next that there are; half of 16
+    assert [one["shared"] for one in found["ends"]["avoided"]] == pytest.approx([1] * 4)
+    assert [one["shared"] for one in found["ends"]["preferred"]] == [None, None, None, 1]
+    assert "equal" in _pair(parts[0], parts[2])["why_not"]

@@ -12,7 +12,7 @@ import torch
 import sads
 from commands import Sads
 from sads.adapters import configurations, schedulers
-from sads.adapters.diffusers import pack, unpack
+from sads.adapters.diffusers import _usual_meaning, pack, unpack
 from sads.adapters.schedulers import read_scheduler
 from sads.errors import InvalidArgumentError, NetworkError, SadsError
 
@@ -230,6 +230,12 @@ def test_levels_of_flows_are_those_of_the_scheduler_itself(kind: str, settings: 
     assert any("use_dynamic_shifting" in note for note in found.notes) == (
         "use_dynamic_shifting" in settings
     )
+
+
+@pytest.mark.parametrize("kind", ["SD3", "Flux", "AuraFlow", "Sana"])
+def test_models_of_flows_are_known_without_a_scheduler(kind: str) -> None:
+    model = type(f"{kind}Transformer2DModel", (), {"config": {}})()
+    assert _usual_meaning(model).schedule.name == _usual_meaning(model).prediction == "flow"
 
 
 def test_every_setting_of_diffusers_has_a_meaning() -> None:
@@ -488,6 +494,7 @@ HOSTILE = {
     "no JSON": ("{", "cannot be read"),
     "twice": ('{"_class_name": "UNet2DModel", "_class_name": "UNet2DModel"}', "twice"),
     "huge": ({**UNET, "block_out_channels": [10**12, 8]}, "at most"),
+    "longer than a float": ({**UNET, "sample_size": 10**400}, "at most"),
     "many layers": ({**UNET, "layers_per_block": 10**6}, "layers"),
     "infinite": ('{"_class_name": "UNet2DModel", "norm_eps": 1e999}', "expected a number"),
     "an object": ({**UNET, "act_fn": {"a": 1}}, "expected a number, a word"),
@@ -514,6 +521,7 @@ def test_hostile_configurations_are_refused(tmp_path: Path, case: str) -> None:
     [
         {"num_train_timesteps": "x"},
         {"num_train_timesteps": 1.5},
+        {"num_train_timesteps": 10**400},
         {"_class_name": ["x"]},
         {"prediction_type": "teapot"},
         {"prediction_type": ["v_prediction"]},
@@ -594,3 +602,17 @@ def test_the_command_takes_a_folder_and_ends_in_one_line(tmp_path: Path, command
     assert "--drop-variance" in command.fail("geometry", path)
     assert "there are no conditions" in command.fail("geometry", path, "--condition", "x")
     assert "only for models" in command.fail("geometry", "iddpm", "--condition", "normal")
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"drop_variance": "no"}, "drop_variance is 'no', expected True or False"),
+        ({"text_length": True}, "text_length is True, expected 1 to"),
+        ({"text_length": {"a": np.ones((9, 9))}}, "text_length is .*, expected 1 to"),
+    ],
+)
+def test_options_of_ours_are_what_they_must_be(tmp_path: Path, options: Any, message: str) -> None:
+    with pytest.raises(InvalidArgumentError, match=message) as refusal:
+        sads.family(folder(tmp_path, CROSS), **options)
+    assert "\n" not in str(refusal.value)

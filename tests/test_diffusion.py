@@ -2,6 +2,7 @@
 
 import json
 import math
+import pickle
 import random
 import sys
 from dataclasses import replace
@@ -29,8 +30,10 @@ from sads.errors import (
     DivergedError,
     InvalidArgumentError,
     NetworkError,
+    OutputError,
 )
 from sads.families import ScoreFamily
+from sads.threads import pinned_threads
 
 LINEAR = sads.Schedule()
 
@@ -324,6 +327,7 @@ def test_models_are_saved_and_loaded(tmp_path: Path) -> None:
     loaded = sads.load_model(model.save(tmp_path / "m.safetensors"))
     assert torch.equal(sads.sample(model, 50, steps=3), sads.sample(loaded, 50, steps=3))
     assert loaded.provenance == replace(model.provenance, family=described(model.family))
+    assert torch.equal(pickle.loads(pickle.dumps(model)).losses, model.losses)
     other = sads.family("mlp", (1, 2, 2), width=8)
     with pytest.raises(CheckpointError, match="holds a model of"):
         sads.load_model(tmp_path / "m.safetensors", other)
@@ -445,6 +449,23 @@ def test_networks_that_cannot_be_trained(odd: str, words: str) -> None:
     assert "\n" not in str(error.value)
 
 
+class _Noisy(_Tied):
+    """Draws random numbers whenever it is evaluated."""
+
+    def forward(self, x: Tensor, time: Tensor) -> Tensor:
+        return super().forward(x, time) + torch.randn_like(x)
+
+
+@pytest.mark.filterwarnings("ignore:our faster layers do not work here")
+def test_noise_in_a_network_comes_from_the_seed() -> None:
+    model = ScoreModel(sads.family(_Noisy, shape=(1, 2, 2)), _Noisy().eval())
+    before = _states()
+    with pinned_threads(1):
+        first, second = (sads.sample(model, 20, steps=3, seed=4) for _ in range(2))
+    assert torch.equal(first, second)
+    assert _states() == before
+
+
 class _StopError(Exception):
     pass
 
@@ -499,6 +520,15 @@ def test_a_last_update_that_went_too_far_is_seen(tmp_path: Path) -> None:
     with pytest.raises(DivergedError, match="not finite after update 1; lower"):
         sads.train(_tiny(), torch.randn(40, 1, 2, 2), learning_rate=1e300, **options)  # type: ignore[arg-type]
     assert not path.exists()
+
+
+def test_a_checkpoint_that_cannot_be_written_is_refused_at_once(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    place = tmp_path / "file" / "c.safetensors"
+    with pytest.raises(OutputError, match="cannot write to"):
+        sads.train(_tiny(), torch.randn(40, 1, 2, 2), batch_size=8, checkpoint=place)
+    with pytest.raises(OutputError, match="cannot write to"):
+        sads.sample(ScoreModel(_tiny(), _tiny().build()), 50, steps=500, checkpoint=place)
 
 
 def test_a_full_disk_leaves_the_previous_checkpoint(

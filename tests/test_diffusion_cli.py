@@ -208,7 +208,7 @@ def test_images_that_cannot_be_trained_on(command: Sads, tmp_path: Path) -> None
     for k in range(9):
         picture(tmp_path / f"small/{k}.png", size=3)
         picture(tmp_path / f"mixed/{k}.png", size=3 + k % 2)
-        picture(tmp_path / f"grey/{k}.png", value=7)
+        picture(tmp_path / f"grey/{k}.png", value=77)
     (tmp_path / "empty").mkdir()
     np.savez("objects.npz", images=np.array([{}, {}], dtype=object))
     np.savez("few.npz", images=np.random.default_rng(0).random((5, 4, 4)))

@@ -81,6 +81,16 @@ def test_without_labels_only_the_share_without_a_digit():
     assert result.without_digit < 0.05
 
 
+def test_copies_among_the_real_images_change_nothing():
+    """A copy is no neighbour: with it every image would be explained, and no sample."""
+    images = sads.load_images("digits", limit=900)
+    once = sads.classify(images[:200], images[200:])
+    twice = sads.classify(images[:200], images[200:].repeat(2, 1, 1, 1))
+    assert abs(once.without_digit - twice.without_digit) < 0.02
+    with pytest.raises(InvalidArgumentError, match="only 1 of the real images"):
+        sads.classify(images[:5], images[:1].expand(100, -1, -1, -1))
+
+
 def test_entropy_error_is_the_spread_over_samples():
     x, labels = sads.load_images("digits"), sads.load_labels("digits")
     weights = (labels + 1).double()  # uneven classes
@@ -130,3 +140,15 @@ def test_refusals(samples, count, labels, words):
     real = sads.load_images("digits", limit=count)
     with pytest.raises(InvalidArgumentError, match=words):
         sads.classify(samples, real, labels)
+
+
+def test_samples_of_a_model_that_diverged_hold_no_digit():
+    """Their squares overflow, and what is no number is not below a threshold either."""
+    generator = torch.Generator().manual_seed(0)
+    kinds, noise = (torch.randn(n, 1, 4, 4, generator=generator) for n in (4, 120))
+    real = kinds.repeat(30, 1, 1, 1) + 0.01 * noise
+    for scale in (1e18, 1e25, 1e38):
+        assert sads.classify(scale * real[:20], real).without_digit.value == 1
+    plain = sads.classify(real[:50], real).without_digit
+    for scale in (2.0**-100, 2.0**100):
+        assert sads.classify(scale * real[:50], scale * real).without_digit == plain

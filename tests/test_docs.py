@@ -83,6 +83,20 @@ def test_every_linked_file_is_there() -> None:
             assert (page.parent / target).exists(), f"{page.name} links to {target}"
 
 
+def test_every_file_of_code_that_is_named_is_there() -> None:
+    """By its path or the end of it; `figN.py` and `NAME.py` stand for several."""
+    files = [
+        str(path.relative_to(ROOT)) for path in ROOT.rglob("*.py") if ".venv" not in path.parts
+    ]
+    named = {
+        (page.name, name)
+        for page in PAGES
+        for name in re.findall(r"`([a-z_0-9/]+\.py)`", page.read_text())
+    }
+    assert len(named) > 50
+    assert [n for n in sorted(named) if not any(f"/{f}".endswith(f"/{n[1]}") for f in files)] == []
+
+
 def test_every_public_name_is_in_the_reference_and_in_an_example_that_runs() -> None:
     pages = "\n".join(page.read_text() for page in (ROOT / "docs" / "reference").glob("*.md"))
     documented = set(re.findall(r"^::: sads\.(\w+)$", pages, re.M))

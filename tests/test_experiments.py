@@ -17,7 +17,13 @@ from scipy import stats
 import sads
 from sads.cpu import layers_name
 from sads.data.spec import DataSpec
-from sads.errors import DataError, ExperimentError, InvalidArgumentError, StoreError
+from sads.errors import (
+    DataError,
+    ExperimentError,
+    InvalidArgumentError,
+    OutputError,
+    StoreError,
+)
 from sads.estimates import Estimate
 from sads.experiments import locks, run
 from sads.experiments.archive import Archive
@@ -290,10 +296,10 @@ class TestStore:
     def test_a_lock_on_a_file_that_was_removed_is_none(self, tmp_path):
         """As that of a work folder, by its owner, between our opening it and our locking it."""
         path = tmp_path / "lock"
-        with lock(path, wait=False) as mine:
+        with lock(path) as mine:
             assert mine is not None
             path.unlink()
-            with lock(path, wait=False) as new:
+            with lock(path) as new:
                 assert new is not None
             assert not locks._is_there(path, mine)
 
@@ -392,6 +398,19 @@ class TestStore:
         with pytest.raises(StoreError, match="not a store of sads"):
             Store(tmp_path)
 
+    def test_two_processes_may_make_it(self, tmp_path, monkeypatch):
+        """One has asked for the mark, the other writes it, the first finds files."""
+        (tmp_path / "new").mkdir()
+        original = Store._visible_files
+
+        def meanwhile(store):
+            monkeypatch.setattr(Store, "_visible_files", original)
+            Store(tmp_path / "new")
+            return original(store)
+
+        monkeypatch.setattr(Store, "_visible_files", meanwhile)
+        Store(tmp_path / "new")
+
     def test_refuses_a_newer_store(self, store):
         with open(f"{store.url}/sads-store.json", "w") as file:
             json.dump({"format": "sads-store", "version": 99}, file)
@@ -435,6 +454,14 @@ class TestArchive:
             assert found.facts.alpha.error == pytest.approx(record.facts.alpha.error, rel=1e-6)
         expected = store.samples(records[0])
         assert torch.allclose(fresh.samples(fresh.find(cells[0])), expected, rtol=1e-3, atol=1e-3)
+
+    def test_it_has_the_numbers_that_it_has_when_it_is_read(self, archived, tmp_path, store):
+        """So that a figure which is drawn again is the same."""
+        _, records = archived
+        beside = Store(store.url, archive=tmp_path / "again")
+        known = beside.to_archive(records).records
+        assert known == Archive.read(tmp_path / "again").records
+        assert known != {record.cell.hash: record for record in records}
 
     def test_it_names_its_geometries(self, archived, tmp_path):
         (described,) = json.loads((tmp_path / "geometries.json").read_text()).values()
@@ -485,8 +512,18 @@ class TestArchive:
 
     def test_who_adds_to_an_archive_waits_for_who_does(self, archived, tmp_path):
         archive = Archive.read(tmp_path)
-        with archive.renewed(), lock(tmp_path / ".sads-lock", wait=False) as other:
+        with archive.renewed(), lock(tmp_path / ".sads-lock") as other:
             assert other is None
+
+    def test_who_never_ends_to_write_is_named(self, archived, tmp_path, monkeypatch):
+        monkeypatch.setattr("sads.experiments.locks.MOST_SECONDS", 0.0)
+        archive = Archive.read(tmp_path)
+        with (
+            archive.renewed(),
+            pytest.raises(OutputError, match=f"another process has written to {tmp_path} for 0 "),
+            archive.renewed(),
+        ):
+            pytest.fail("two at once")
 
     @pytest.mark.parametrize("name", ["records.jsonl", "geometries.json"])
     def test_a_link_to_nowhere_is_no_empty_archive(self, tmp_path, name):
@@ -532,6 +569,20 @@ class TestArchive:
         reread = Store(tmp_path / "fresh", archive=tmp_path)
         assert all(reread.find(cell).has_baselines for cell in cells)
         assert torch.equal(reread.samples(reread.find(cells[0])), store.samples(old[0]))
+
+    def test_a_cell_that_is_there_twice_is_the_fuller_one(self, archived, tmp_path):
+        """As when two branches of a repository are joined."""
+        path = tmp_path / "records.jsonl"
+        records = Archive.read(tmp_path).records
+        lines = path.read_text().splitlines()
+        poorer = []
+        for line in map(json.loads, lines):
+            for evaluation in line["evaluations"]:
+                evaluation["baselines"] = None
+            poorer.append(json.dumps(line))
+        for joined in ([*poorer, *lines], [*lines, *poorer]):
+            path.write_text("\n".join(joined) + "\n")
+            assert Archive.read(tmp_path).records == records
 
     def test_a_damaged_line_is_one_line(self, archived, tmp_path):
         path = tmp_path / "records.jsonl"

@@ -278,6 +278,41 @@ def test_signs_of_odd_directions_do_not_depend_on_rounding() -> None:
         torch.testing.assert_close(found, -odd)
 
 
+class Half(nn.Module):
+    """A network that returns zeros in half of its coordinates."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.last = nn.Linear(8, 2)
+
+    def forward(self, x: Tensor, t: Tensor) -> Tensor:
+        z = self.last(torch.ones(len(x), 8)) * torch.tensor([2.0, 1.0])
+        return torch.cat([z, torch.zeros_like(z)], dim=1)
+
+
+def test_directions_that_no_network_moves_in_are_equal() -> None:
+    """More networks would not separate them: an estimate to a tolerance need not wait for that."""
+    family = sads.family(Half, (4,))
+    geometry = sads.estimate_geometry(family, tolerance=0.2, max_networks=1 << 14)
+    assert geometry.num_networks < 1 << 12
+    directions = geometry.directions()
+    assert [(c.start, c.stop, c.reason) for c in directions.clusters] == [(2, 4, "equal")]
+    assert directions.resolved.tolist() == [True, True, False, False]
+    few = sads.estimate_geometry(family, 3).directions()  # nothing is known of zeros
+    assert {c.reason for c in few.clusters} == {"unresolved"}
+
+
+def test_what_is_not_determined_is_resolved_to_no_tolerance(geometry: sads.Geometry) -> None:
+    """Angles that nothing is known of are a quarter turn."""
+    few = sads.estimate_geometry(small_family("cnn"), 2)
+    for tolerance in (math.pi / 2, 3.0, math.inf, math.nan, 0.0, -1.0):
+        with pytest.raises(InvalidArgumentError, match="tolerance, an angle between 0 and pi/2"):
+            few.directions(tolerance)
+    assert not few.directions(1.57).resolved.any()
+    old = replace(geometry, provenance=replace(geometry.provenance, tolerance=1e308))
+    assert old.directions().tolerance == geometry.directions().tolerance
+
+
 def test_directions_are_eigenvectors(geometry: sads.Geometry) -> None:
     directions = geometry.directions()
     vectors = directions.vectors.flatten(1)
@@ -492,3 +527,13 @@ def test_a_command_makes_the_same_geometry_or_is_none() -> None:
     for schedule in (sads.Schedule("flow", shift=3.0), sads.Schedule("cosine", 50)):
         assert command({"schedule": schedule}) is None
     assert command({}, matrix_free=True, measure=torch.ones(1, 1, 2, 2)) is None
+
+
+def test_what_is_zero_has_no_rank(tmp_path: Path) -> None:
+    nothing = Dense(
+        torch.zeros(1, 4, 4).double(), torch.zeros(1, dtype=torch.int64), Lift.trivial(4)
+    )
+    made = sads.estimate_geometry(sads.family(Half, (4,)), 16)
+    zero = replace(made, moments=nothing)
+    assert (zero.rank, zero.effective_rank, zero.condition_number) == (0, 0, math.inf)
+    assert made.effective_rank > 1

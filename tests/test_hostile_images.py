@@ -673,19 +673,45 @@ def test_what_does_not_fit_into_memory_is_refused_before(tmp_path, monkeypatch):
     refused(path, r"needs 96.0 MB of memory, 50.0 MB are available.*limit=")
     assert len(sads.load_images(path, limit=50)) == 50
     monkeypatch.setattr("sads.environment.available_memory", lambda: 5_000_000)
-    refused(path, "needs 12.0 MB of memory, 5.0 MB are available")
+    refused(path, "needs 96.0 MB of memory, 5.0 MB are available")
+    assert len(sads.load_images(path, limit=5)) == 5  # the others are not read
+
+
+@pytest.mark.parametrize("order", ["C", "F"])
+@pytest.mark.parametrize("layout", ["NCHW", "NHWC", "CHWN"])
+@pytest.mark.parametrize("limit", [None, 1, 2, 3, 4, 5, 9])
+def test_rows_that_are_read_some_at_a_time_are_those_of_the_array(
+    tmp_path, monkeypatch, order, layout, limit
+):
+    array = np.asarray(EIGHT_BITS.transpose(["NCHW".index(axis) for axis in layout]), order=order)
+    monkeypatch.setattr("sads.data.images.BLOCK", 2)
+    expected = scaled(EIGHT_BITS, 0, 255)[:limit]
+    np.savez_compressed(tmp_path / "a.npz", images=array)
+    for path in (npy(tmp_path / "a.npy", array), tmp_path / "a.npz"):
+        assert close(sads.load_images(path, layout=layout, limit=limit), expected)
+
+
+def test_damage_behind_the_rows_that_were_asked_for_is_not_met(tmp_path):
+    path = npy(tmp_path / "a.npy", EIGHT_BITS)
+    np.savez_compressed(tmp_path / "a.npz", images=np.concatenate([EIGHT_BITS] * 2000))
+    content = (tmp_path / "a.npz").read_bytes()
+    (tmp_path / "a.npz").write_bytes(content[:-5000] + bytes(100) + content[-4900:])
+    assert len(sads.load_images(path, limit=2)) == 2
+    assert len(sads.load_images(tmp_path / "a.npz", limit=2)) == 2
+    refused(tmp_path / "a.npz", "cannot read")
 
 
 def test_a_file_full_of_holes(tmp_path):
     """It has a terabyte by its header and by its size, and takes no room on the disk."""
-    start = header(f"({TERABYTE}, 1, 1)")
+    start = header(f"({TERABYTE // 64}, 8, 8)")
     with (tmp_path / "a.npy").open("wb") as file:
         file.write(start)
         try:
             file.truncate(len(start) + TERABYTE)
         except OSError:
             pytest.skip("no file of this size here")
-    refused(tmp_path / "a.npy", "needs 1,000.0 GB of memory")
+    refused(tmp_path / "a.npy", "needs 8,000.0 GB of memory")
+    assert sads.load_images(tmp_path / "a.npy", limit=3).shape == (3, 1, 8, 8)
 
 
 def idx(shape: tuple[int, ...], content: bytes, code: int = 8) -> bytes:
@@ -776,7 +802,7 @@ def test_labels_that_are_refused(tmp_path):
     assert found.tolist() == [1, 2, 3, 4, 5]
     for array, words in (
         (np.array([{}], dtype=object), "pickled objects"),
-        (np.array(["a"]), "expected numbers"),
+        (np.array(["a"]), "type <U1, expected one whole number for each image"),
         (np.zeros((2, 2), int), "one whole number"),
         (np.zeros(5), "one whole number"),
         (np.array([2**64 - 1], np.uint64), "expected classes"),

@@ -673,3 +673,23 @@ def write_a_result(folder: Path, text: str) -> None:
     (place / "result").write_text(text)
     folders.finish(place)
     folders.let_go()
+
+
+@pytest.mark.parametrize("matrix_free", [False, True])
+def test_work_goes_on_in_the_precision_in_which_it_began(matrix_free: bool, tmp_path: Path) -> None:
+    family = sads.family("mlp", (1, 2, 2), width=4, depth=1)
+    options = {"num_networks": 512, "batch_size": 16, "matrix_free": matrix_free}
+
+    def estimate(dtype: str, progress: Callable[[int, int, float], None]) -> sads.Geometry:
+        kept = tmp_path / dtype
+        return sads.estimate_geometry(
+            family, dtype=dtype, checkpoint=kept, progress=progress, **options
+        )
+
+    for dtype, other in (("bfloat16", "float32"), ("float32", "bfloat16")):
+        with pytest.raises(InterruptedEstimate):
+            estimate(dtype, interrupt_after(1))
+        (tmp_path / dtype).rename(tmp_path / other)
+        with pytest.raises(CheckpointError, match=r"dtype was .* now it is"):
+            estimate(other, interrupt_after(1))
+        (tmp_path / other).unlink()

@@ -172,7 +172,7 @@ def test_no_verdict_before_all_cells_of_a_practice_are_finished() -> None:
 def test_all_data_and_families_are_registered(tmp_path: Path) -> None:
     """Whatever was asked for, and whatever images are known."""
     context = Context("laptop", Store(tmp_path / "store"), "torch", only=("cnn",), num_seeds=1)
-    assert len(registered_keys(context.to_draw(("cnn",), 1))) == 4 * 3 * 3 * 7 * 2
+    assert len(registered_keys(context.to_draw(("cnn",), {"cnn": 1}))) == 4 * 3 * 3 * 7 * 2
     assert len(all_cells(context)) == 3 * 7  # of the digits
 
 
@@ -329,7 +329,7 @@ def test_facts_do_not_depend_on_what_a_family_predicts() -> None:
 
 
 def test_rank_misuse() -> None:
-    x = torch.zeros(5, 1, 8, 8)
+    x = torch.zeros(5, 1, 16, 16)
     with pytest.raises(InvalidArgumentError, match="unknown outcome 'luck'"):
         sads.rank(x, ["cnn"], outcome="luck")
     with pytest.raises(InvalidArgumentError, match="at least one family"):

@@ -384,8 +384,9 @@ def test_interrupted_anywhere_it_goes_on_to_the_same_numbers(share, tmp_path):
     assert 0 < part.num_networks <= 32
     assert part.basis_energies("dct").values.isfinite().all()
     assert same(sads.estimate_geometry(family, **options), whole)
-    with pytest.raises(CheckpointError, match="part of another piece of work"):
-        sads.estimate_geometry(family, **{**options, "seed": 6})
+    for change in ({"seed": 6}, {"dtype": "bfloat16"}):
+        with pytest.raises(CheckpointError, match="part of another piece of work"):
+            sads.estimate_geometry(family, **{**options, **change})
 
 
 def be_killed(path, last, options):

@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import sads
-from sads.errors import InvalidArgumentError
+from sads.errors import InvalidArgumentError, NotEnoughMemoryError
 from sads.networks import DiT, UNet
 
 
@@ -267,3 +267,9 @@ def test_impossible_families_are_refused(
 ) -> None:
     with pytest.raises(InvalidArgumentError, match=words):
         sads.family(name, shape, **options)  # type: ignore[arg-type]
+
+
+def test_positions_that_cannot_be_held_are_refused() -> None:
+    """They have numbers on every device, also where the network has none."""
+    with pytest.raises(NotEnoughMemoryError, match="positions of 64 tokens of width 1,000,000,000"):
+        sads.family("dit", hidden_size=10**9)

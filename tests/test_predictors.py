@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 import sads
 from sads.diffusion.sample import SAMPLERS, spread_levels
-from sads.errors import InvalidArgumentError
+from sads.errors import InvalidArgumentError, SadsError
 from sads.predictors import moments
 from sads.predictors.gaussian import LOSS_LEVELS, LinearModel
 from sads.predictors.kernel import interpolate, learning_rates, spread_ranks
@@ -248,3 +248,62 @@ def test_misuse_is_one_clear_line() -> None:
 def test_a_plan_with_more_steps_than_levels_is_refused() -> None:
     with pytest.raises(InvalidArgumentError, match=r"1 to 1000 steps, .* got 1001"):
         make_prospect(Plan(steps=1001))
+
+
+class Dropped(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.Sequential(nn.Conv2d(1, 4, 3, padding=1), nn.Dropout(), nn.Conv2d(4, 1, 1))
+
+    def forward(self, x: Tensor, t: Tensor) -> Tensor:
+        y: Tensor = self.layers(x)
+        return y
+
+
+class Detached(Dropped):
+    def forward(self, x: Tensor, t: Tensor) -> Tensor:
+        return super().forward(x, t).detach()
+
+
+class Fixed(Dropped):
+    def __init__(self) -> None:
+        super().__init__()
+        self.requires_grad_(False)
+
+
+class Unused(Dropped):
+    def forward(self, x: Tensor, t: Tensor) -> Tensor:
+        return x + 0 * super().forward(x, t)
+
+
+class Roots(Dropped):
+    def forward(self, x: Tensor, t: Tensor) -> Tensor:
+        return super().forward(x, t).sqrt()
+
+
+class Particular(Dropped):
+    def forward(self, x: Tensor, t: Tensor) -> Tensor:
+        if x.any():
+            raise ValueError("zeros only")
+        return super().forward(x, t)
+
+
+def test_rates_of_networks_that_draw_numbers_are_those_of_the_seed() -> None:
+    family, basis = sads.family(Dropped, (1, 4, 4)), torch.eye(16, dtype=torch.float64)
+    first, second = (learning_rates(family, basis, 1.0, num_networks=1).kappa for _ in range(2))
+    assert torch.equal(first.values, second.values)
+
+
+@pytest.mark.parametrize(
+    ("network", "words"),
+    [
+        (Detached, "learns nothing"),
+        (Fixed, "learns nothing"),
+        (Unused, "learns nothing"),
+        (Roots, "NaN or infinity for noisy data"),
+        (Particular, "cannot be evaluated for 32 noisy samples.*zeros only"),
+    ],
+)
+def test_networks_that_have_no_rates_say_why(network: type[nn.Module], words: str) -> None:
+    with pytest.raises(SadsError, match=words):
+        learning_rates(sads.family(network, (1, 4, 4)), torch.eye(16, dtype=torch.float64), 1.0)

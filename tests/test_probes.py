@@ -1,6 +1,7 @@
 """Probes of users: names, functions, and objects with no more than `draw`."""
 
 import math
+import random
 from typing import Any
 
 import numpy as np
@@ -109,7 +110,7 @@ def test_what_a_probe_may_not_return(estimator: str) -> None:
         sads.estimate_geometry(small_family("unet"), 8, probe=lambda level, generator: np.zeros(2))
 
 
-@pytest.mark.parametrize("probe", ["unit", 3, object()])
+@pytest.mark.parametrize("probe", ["unit", 3, object(), np.ones(2)])
 def test_what_is_no_probe_is_refused(probe: object) -> None:
     with pytest.raises(InvalidArgumentError, match=r"unknown probe .* zero, gaussian or forward"):
         _estimate(probe)
@@ -173,3 +174,21 @@ def test_what_is_wrong_with_a_probe_is_said_before_networks_are_drawn(
     probe = type("Mine", (Half,), said)()
     with pytest.raises(InvalidArgumentError, match=message):
         _estimate(probe, "v")
+
+
+class DrawsElsewhere:
+    """From generators that all code shares, not from the one that it is given."""
+
+    def draw(self, shape, level, schedule, rng):
+        return torch.randn(shape) + float(np.random.randn()) + random.random()  # noqa: NPY002
+
+
+@pytest.mark.parametrize("given", [DrawsElsewhere(), lambda level, generator: torch.randn(1, 4, 4)])
+def test_a_probe_that_draws_elsewhere_is_seeded_and_leaves_no_trace(given):
+    family = sads.family("cnn", (1, 4, 4), channels=4)
+    before = torch.get_rng_state(), np.random.get_state(legacy=False), random.getstate()  # noqa: NPY002
+    found = [sads.estimate_geometry(family, 16, probe=sads.probe(given)) for _ in range(2)]
+    assert torch.equal(found[0].matrix(), found[1].matrix())
+    after = torch.get_rng_state(), np.random.get_state(legacy=False), random.getstate()  # noqa: NPY002
+    assert torch.equal(before[0], after[0])
+    assert str(before[1:]) == str(after[1:])

@@ -53,6 +53,7 @@ def rotation():
 
 
 X = torch.randn(30, 1, 4, 4, generator=torch.Generator().manual_seed(0))
+REAL = torch.randn(120, 1, 4, 4, generator=torch.Generator().manual_seed(1))
 V = X[0]
 META = torch.empty(30, 1, 4, 4, device="meta")
 MASKED = np.ma.masked_array(X.numpy(), mask=X.numpy() > 0)
@@ -161,6 +162,10 @@ MISUSE = {
         ("merge", lambda: geometry().merge(3)),
         ("save", lambda: geometry().save("/proc/nowhere/g.safetensors")),
         ("save to None", lambda: geometry().save(None)),
+        ("save to a name with NUL", lambda: geometry().save("a\0b")),
+        ("save a model to a name with NUL", lambda: model().save("a\0b")),
+        ("save a rotation to no name", lambda: rotation().save("")),
+        ("a checkpoint of no name", lambda: sads.train(family(), X, checkpoint="", batch_size=9)),
     ],
     "Directions": [
         *wrong_counts("preferred", lambda v: geometry().directions().preferred(v)),
@@ -484,7 +489,7 @@ def right():
     return {
         sads.alignment: {"geometry": geometry(), "x": X},
         sads.basis: {"name": "dct", "shape": (1, 4, 4)},
-        sads.classify: {"samples": X, "real": X.repeat(4, 1, 1, 1)},
+        sads.classify: {"samples": X, "real": REAL},
         sads.compare: {},
         sads.estimate_geometry: {"family": family(), "num_networks": 16},
         sads.family: {"name": "cnn", "shape": (1, 4, 4)},
@@ -666,7 +671,7 @@ def test_arrays_and_other_types_are_taken_where_they_make_sense(tmp_path):
     assert sads.probe("forward", images=x).images.shape == X.shape
     assert sads.estimate_geometry(family(), np.int64(16), seed=np.int64(1)).num_networks == 16
     assert sads.sample(model(), np.int32(2), steps=1).shape == (2, 1, 4, 4)
-    assert sads.classify(X.repeat(4, 1, 1, 1), X.repeat(4, 1, 1, 1), seed=np.uint64(1)).num_samples
+    assert sads.classify(X, REAL, seed=np.uint64(1)).num_samples == 30
     numbers = {"iterations": np.int64(2), "batch_size": np.int32(10), "seed": np.uint64(2**64 - 1)}
     trained = sads.train(family(), X, learning_rate=np.float32(1e-3), **numbers)
     assert sads.load_model(trained.save(tmp_path / "m.safetensors"), family()).provenance.options

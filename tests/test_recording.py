@@ -17,7 +17,8 @@ from torch import Tensor, nn
 import sads
 from cases import FAMILIES, small_family
 from sads.geometry.drawing import Initialiser
-from sads.geometry.recording import LargeNetwork, record
+from sads.geometry.recorder import LargeNetwork
+from sads.geometry.recording import record
 
 
 class Exotic(nn.Module):

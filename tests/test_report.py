@@ -529,6 +529,8 @@ def test_reports_that_were_asked_for(results: Path) -> None:
     assert "-sw2" in (results / "run/evaluation.html").read_text()
     files = json.loads((results / "align/alignment.json").read_text())["files"]
     assert files["report"] == "align/report.html"
+    with pytest.raises(sads.SadsError, match="--directions is about geometries with a matrix"):
+        write_report(results / "align", results / "few.html", max_directions=9)
 
 
 def test_an_unfinished_run(visit: Visit, results: Path, tmp_path: Path) -> None:

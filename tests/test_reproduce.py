@@ -2,6 +2,7 @@
 
 import json
 import math
+import os
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -19,6 +20,7 @@ from sads.diffusion.anatomy import DenoisingError
 from sads.errors import OutputError
 from sads.estimates import Estimate
 from sads.experiments.archive import Archive
+from sads.experiments.drawing import commands_of, refuse_to_lose, to_draw, write_outcome
 from sads.experiments.figures import (
     all_figures,
     fig1,
@@ -31,19 +33,13 @@ from sads.experiments.figures import (
 )
 from sads.experiments.figures.figure import SCALES, Context, Figure, Outcome, note_cells
 from sads.experiments.figures.practice import arms
-from sads.experiments.page import Summary, describe_claim
+from sads.experiments.page import Summary, describe_claim, write_page
 from sads.experiments.preregistration import find_registered
 from sads.experiments.records import Facts, Record
-from sads.experiments.reproduction import (
-    Request,
-    _commands,
-    _drawing,
-    refuse_to_lose,
-    write_outcome,
-)
+from sads.experiments.reproduction import Request
 from sads.experiments.spec import COMMON, PAPER, FamilySpec
 from sads.experiments.store import Store
-from sads.experiments.verdict import correct
+from sads.experiments.verdict import Claim, correct
 from sads.metrics.baselines import Baselines, Distance
 from sads.pipeline import DigitShares, Evaluation
 
@@ -84,6 +80,7 @@ def test_all_nine_figures_are_there():
         (["fig6", "--only", "dit-8"], "no panel 'dit-8'; --only takes iddpm-nearest"),
         (["fig8", "--images", "mnist"], "write mnist=FILE"),
         (["fig8", "--images", "foo=bar"], "no images 'foo'; --images takes digits, mnist"),
+        (["fig8", "--images", "mnist=a", "--images", "mnist=b"], "says twice where mnist is"),
         (["fig6", "--images", "mnist=x"], "no images 'mnist'; --images takes nothing here"),
         (["fig6", "--seeds", "0"], "at least 1 seed"),
         (["fig6", "--ray", "auto", "--cpus", "0"], "more than 0 CPUs"),
@@ -130,6 +127,8 @@ def test_a_small_run_and_its_repetition(reproduce, tmp_path, monkeypatch):
     assert "fig6-dit-4.png" in page
     again = reproduce(*arguments)
     assert again.status == 0
+    drawn_again = json.loads((tmp_path / "out" / "fig6.json").read_text())
+    assert drawn_again["table"] == summary["table"], "to the last digit"
     assert "3 of 3 cells done (3 were there)" in again.err
     assert "MSW2" in again.out
 
@@ -181,6 +180,12 @@ class TestAFolderThatWasMadeBefore:
         assert "practice.json is damaged or not ours" in refuse("fig6")
         assert (tmp_path / "practice.json").read_text() == content
 
+    def test_with_a_figure_of_more_seeds_than_anybody_trains(self, refuse, tmp_path):
+        content = json.loads(summary("fig7").save(tmp_path).read_text())
+        content["num_seeds"] = {"digits": 10**9}
+        (tmp_path / "fig7.json").write_text(json.dumps(content))
+        assert "num_seeds must lie between 1 and 1,024" in refuse("fig7", "--scale", "laptop")
+
     def test_with_a_figure_under_another_s_name(self, refuse, tmp_path):
         summary("fig8", scale="smoke").save(tmp_path).rename(tmp_path / "fig7.json")
         assert "fig7.json is damaged or not ours (it is of 'fig8')" in refuse("fig6")
@@ -190,10 +195,34 @@ class TestAFolderThatWasMadeBefore:
             (tmp_path / name).write_text("mine")
         assert "is ours to write; move one of them away" in refuse("fig6")
 
+    @pytest.mark.parametrize("names", [("README.md", "figures.md"), (".sads-lock",)])
+    def test_with_pipes_that_would_hang(self, tmp_path, names):
+        for name in names:
+            os.mkfifo(tmp_path / name)
+        with pytest.raises(OutputError, match=r"move (it|one of them) away"):
+            write_page(tmp_path, [])
+
     def test_images_are_read_before_the_first_figure(self, refuse, tmp_path):
         (tmp_path / "mnist.npz").write_text("junk")
         images = f"mnist={tmp_path / 'mnist.npz'}"
         assert "mnist.npz" in refuse("fig6", "fig7", "--only", "dit-4,mnist", "--images", images)
+
+    def test_other_images_are_refused_before_the_first_figure(self, refuse, tmp_path):
+        """Those of the cells that a later figure shows."""
+        store = Store(tmp_path / "store")
+        cells = FIGURES["fig7"].cells(Context("smoke", store, "torch", only=("digits",)))
+        for cell in cells:
+            made = replace(record(1.0, {10: 1.0, 20: 1.0}), cell=cell, losses=(1.0,))
+            folder = store.new_folder(cell)
+            if cell.keep_samples:
+                np.savez(folder / "samples.npz", images=np.zeros((1, 1, 8, 8)))
+            store.put(made, folder)
+        shown = tuple(cell.hash for cell in cells)
+        summary("fig7", scale="smoke", panels=("digits",), cells=shown).save(tmp_path)
+        np.savez(tmp_path / "other.npz", images=np.random.default_rng(0).random((150, 1, 8, 8)))
+        images = f"digits={tmp_path / 'other.npz'}"
+        line = refuse("fig6", "fig7", "--only", "dit-4,digits", "--images", images)
+        assert "fig7.json shows 3 cells that would be left out (digits)" in line
 
     @pytest.mark.parametrize(("name", "least"), [("mnist", 150), ("faces", 3)])
     def test_images_must_be_enough(self, refuse, tmp_path, name, least):
@@ -219,7 +248,7 @@ class TestDrawnAgain:
         ],
     )
     def test_panels(self, context, only, earlier, expected):
-        drawn = _drawing(FIGURES["fig6"], replace(context, only=only), summary("f", panels=earlier))
+        drawn = to_draw(FIGURES["fig6"], replace(context, only=only), summary("f", panels=earlier))
         assert fig6.chosen_panels(drawn) == expected
 
     @pytest.mark.parametrize(
@@ -227,11 +256,17 @@ class TestDrawnAgain:
         [(2, None, 5), (2, 8, 8), (None, 8, 8), (8, None, 8), (None, None, 5)],
     )
     def test_seeds(self, context, asked, earlier, expected):
-        """As many as were asked for are computed, but all that are finished are drawn."""
-        asking = replace(context, num_seeds=asked)
-        assert len(asking.seeds(5)) == (asked or 5)
-        drawn = _drawing(FIGURES["fig6"], asking, summary("fig6", num_seeds=earlier))
-        assert len(drawn.seeds(5)) == expected
+        """As many as were asked for are computed, but all that are finished are drawn.
+
+        Of these panels: others, which were made before, have seeds of their own.
+        """
+        asking = replace(context, num_seeds=asked, only=("dit-4",))
+        assert len(asking.seeds(5, "dit-4")) == (asked or 5)
+        known = None if earlier is None else {"dit-4": earlier}
+        made = summary("fig6", panels=("dit-2", "dit-4"), num_seeds=known)
+        drawn = to_draw(FIGURES["fig6"], asking, made)
+        assert len(drawn.seeds(5, "dit-4")) == expected
+        assert len(drawn.seeds(5, "dit-2")) == 5
 
     def test_images_that_are_given_no_more(self, context, tmp_path):
         """Finished cells are drawn without them, unless nobody knows of which images they are."""
@@ -247,7 +282,7 @@ class TestDrawnAgain:
         refuse_to_lose(FIGURES["fig7"], asking, tmp_path)  # nobody has these cells any more
         context.store.archive = Archive(tmp_path, records)
         refuse_to_lose(FIGURES["fig7"], asking, tmp_path)
-        drawn = _drawing(FIGURES["fig7"], asking, earlier)
+        drawn = to_draw(FIGURES["fig7"], asking, earlier)
         assert {cell.hash for cell in FIGURES["fig7"].cells(drawn)} > set(records)
         other = replace(cells[0], data_sha256="others")
         records[other.hash] = replace(record(1.0, {20: 1.0}), cell=other)
@@ -259,10 +294,10 @@ class TestDrawnAgain:
         cells = [SimpleNamespace(twin_hash=name) for name in "ab"]
         done = [replace(record(1.0, {20: 1.0}), cell=cell) for cell in cells]
         earlier = summary("fig7", command="first\nsecond")
-        assert _commands(None, "second", {"b"}, done) == "second"
-        assert _commands(earlier, "third", {"b"}, done) == "first\nsecond\nthird"
-        assert _commands(earlier, "first", {"b"}, done) == "first\nsecond"
-        assert _commands(earlier, "third", {"a", "b"}, done) == "third"
+        assert commands_of(None, "second", {"b"}, done) == "second"
+        assert commands_of(earlier, "third", {"b"}, done) == "first\nsecond\nthird"
+        assert commands_of(earlier, "first", {"b"}, done) == "first\nsecond"
+        assert commands_of(earlier, "third", {"a", "b"}, done) == "third"
 
     def test_a_picture_that_cannot_be_written_changes_nothing(self, context, tmp_path):
         """The summary goes with the pictures that are there."""
@@ -304,6 +339,23 @@ def test_figures_without_a_chosen_panel_are_left_alone(reproduce, tmp_path):
     result = reproduce("fig2", "fig7", "--only", "mnist", "--json", "--out", str(out))
     assert list(json.loads(result.out)["figures"]) == ["fig7"]
     assert not (out / "fig2.json").exists()
+
+
+def test_what_is_made_is_on_the_page_before_the_next_figure(reproduce, tmp_path, monkeypatch):
+    """Its words are those of the page, too, when the next figure takes hours and is stopped."""
+
+    def stop(context):
+        raise KeyboardInterrupt
+
+    tested = {"p_for": 0.04, "p_against": 0.96, "smallest_p": 0.004}
+    claim = Claim("first", "", unit="seeds", num_units=8, **tested)
+    made = Figure("made", "An answer", lambda context: Outcome({}, [], [claim, claim]))
+    ours = {"made": made, "stopped": Figure("stopped", "No answer", stop)}
+    monkeypatch.setattr("sads.experiments.figures._registered", ours)
+    assert reproduce("made", "stopped", "--out", str(tmp_path / "out")).status == 130
+    assert "| made | first" in (tmp_path / "out" / "README.md").read_text()
+    found = Summary.load(tmp_path / "out", "made")
+    assert [claim.verdict for claim in found.claims] == ["inconclusive"] * 2
 
 
 def test_interrupted(reproduce, tmp_path, monkeypatch):
@@ -363,7 +415,7 @@ class TestPaperScale:
             scale="paper",
             layers="torch",
             panels=lambda names, on_request: [n for n in names if n not in on_request],
-            seeds=lambda n: range(n),
+            seeds=lambda n, panel: range(n),
         )
         assert len(fig2.cells(context)) == 5 * 5 * 256
 

@@ -5,6 +5,7 @@ import re
 import runpy
 import sys
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 import torch
@@ -34,6 +35,34 @@ class Images(Dataset):
             "second": (i, image),
             "dict": {"images": image, "label": i},
         }[self.form]
+
+
+class Named(NamedTuple):
+    image: torch.Tensor
+    label: int
+
+
+def test_named_tuples_and_arrays_stay_what_they_are(rotation):
+    image = torch.randn(1, 3, 3)
+    expected = rotation.apply(image[None])[0]
+    item = sads.RotatedDataset([Named(image, 5)], rotation)[0]
+    assert isinstance(item, Named)
+    assert torch.equal(item.image, expected)
+    assert torch.equal(sads.RotatedDataset([image.numpy()], rotation)[0], expected)
+
+
+@pytest.mark.parametrize("key", [1, 2, -3, "image"])
+def test_entries_that_are_no_images_are_refused(rotation, key):
+    with pytest.raises(InvalidArgumentError, match="items are a tuple of Tensor, int, expected"):
+        sads.RotatedDataset([(torch.zeros(1, 3, 3), 5)], rotation, key)[0]
+
+
+def test_out_holds_what_is_written_to_it(rotation):
+    x = torch.randn(2, 1, 3, 3)
+    with pytest.raises(InvalidArgumentError, match="expected a contiguous floating-point tensor"):
+        rotation.apply(x, out=torch.zeros(2, 1, 3, 3, dtype=torch.int64))
+    out = torch.zeros(2, 1, 3, 3, requires_grad=True)
+    assert torch.equal(rotation.apply(x, out=out), rotation.apply(x))
 
 
 KEYS = {"tensor": None, "tuple": None, "list": None, "second": 1, "dict": "images"}

@@ -5,6 +5,7 @@ import torch
 
 import sads
 from sads.metrics.baselines import gaussian_like, measure_baselines
+from sads.scales import scale_of
 from sads.theory import markov_bound, optimal_score
 
 POWERS = [2.0**-900, 2.0**-100, 2.0**100, 2.0**900]
@@ -78,3 +79,9 @@ def test_alignments_have_the_square_of_the_scale():
         assert found.value == pytest.approx(2.0**-200 * expected.value, rel=1e-4)
         assert found.error == pytest.approx(2.0**-200 * expected.error, rel=1e-4)
     assert small.share.error == pytest.approx(plain.share.error, rel=1e-4)
+
+
+def test_whole_numbers_have_no_scale():
+    whole = torch.tensor([-(2**62)])
+    assert scale_of(whole) == scale_of(whole > 0) == scale_of(torch.empty(0)) == 1
+    assert scale_of(whole, torch.tensor([-(2.0**100), 1.0])) == 2.0**100

@@ -18,7 +18,7 @@ from sads.cpu.random import can_draw
 from sads.errors import NotEnoughMemoryError
 from sads.geometry.drawing import Initialiser
 from sads.geometry.memory import BASE
-from sads.geometry.recording import named_tensors
+from sads.geometry.recorder import named_tensors
 from sads.geometry.streaming.networks import Streamed, StreamedNetwork
 from sads.geometry.streaming.remembered import Findings, recall, remember
 from sads.geometry.streaming.substitution import ShapesOnly

@@ -7,6 +7,7 @@ import os
 import random
 import signal
 import sys
+import threading
 import time
 from collections import Counter
 from multiprocessing import resource_tracker
@@ -16,9 +17,10 @@ import pytest
 import torch
 
 import killing
+from sads import environment
 from sads.cpu import layers_name
 from sads.data.spec import DataSpec
-from sads.errors import InvalidArgumentError, RayClusterError
+from sads.errors import InvalidArgumentError, NotEnoughMemoryError, RayClusterError
 from sads.experiments import run
 from sads.experiments import sweep as sweeping
 from sads.experiments.run import get_geometry
@@ -119,6 +121,24 @@ def test_workers_end_with_a_watcher_that_fails(tmp_path):
     assert not multiprocessing.active_children()
 
 
+def test_a_worker_without_a_store_says_so(tmp_path, monkeypatch):
+    """Somebody has put another thing in its place since the sweep began."""
+    monkeypatch.setattr(sweeping.signal, "signal", lambda *_: None)
+    monkeypatch.setattr(sweeping.torch, "set_num_threads", lambda _: None)
+    (tmp_path / "store").write_text("thesis")
+    (cell,) = cells(count=1)
+    ours, theirs = multiprocessing.Pipe()
+    ours.send(cell)
+    worker = threading.Thread(target=sweeping._work, args=(theirs, str(tmp_path / "store"), {}))
+    worker.start()
+    assert ours.poll(10)
+    event = ours.recv()
+    ours.close()
+    worker.join()
+    assert (event.kind, event.cell) == ("failed", cell)
+    assert "not a store of sads" in event.text
+
+
 @pytest.mark.skipif(not hasattr(signal, "pthread_sigmask"), reason="Windows has no masks")
 def test_what_is_started_is_deaf_to_interrupts(monkeypatch):
     """Also the first of all processes, before which Python starts a tracker, and lets them in."""
@@ -156,8 +176,11 @@ def test_a_cell_of_another_sweep_is_waited_for(tmp_path, monkeypatch):
 
     monkeypatch.setattr("sads.experiments.sweep.run_cell", attempt)
     monkeypatch.setattr("sads.experiments.sweep.BUSY_SECONDS", 0.01)
-    board = sweep([cell], store, num_workers=1)
+    seen = []
+    board = sweep([cell], store, num_workers=1, watch=lambda b: seen.append(set(b.elsewhere)))
     assert busy == [None, None]
+    assert {cell} in seen, "whoever watches knows why nothing happens"
+    assert seen[-1] == set()
     assert (board.finished, board.failed) == (1, {})
 
 
@@ -277,6 +300,10 @@ def test_shards_of_a_geometry_are_matrices_that_add_up(monkeypatch):
     monkeypatch.setattr("sads.geometry.estimate.DENSE_POSITIONS", 1)
     first, second = (_shard(GEOMETRY, start, 16) for start in (0, 16))
     assert first.merge(second).end("avoided").vectors.shape[0] > 0
+    monkeypatch.setattr(environment, "available_memory", lambda: 1 << 20)
+    monkeypatch.setattr(environment, "used_memory", lambda: 0)
+    with pytest.raises(NotEnoughMemoryError, match="not drawn in shards: leave --ray out"):
+        _shard(GEOMETRY, 0, 16)
 
 
 def run_ray_tests(output):

@@ -253,6 +253,16 @@ def test_command_beside_networks_that_were_trained(command: Sads) -> None:
     )
 
 
+def test_of_trainings_as_frequent_the_shortest_count() -> None:
+    """MNIST was trained for 400 and for 800 updates, as often: their order does not matter."""
+    records = Archive.read(RESULTS).records.values()
+    (of_mnist,) = trained_families(records, "mnist", (1, 14, 14)).values()
+    for order in (of_mnist, of_mnist[::-1]):
+        found = losses_by_rotation(order)
+        assert {losses.num_updates for losses in found.values()} == {400}
+        assert round(found["identity"].last.value, 4) == 0.0536
+
+
 def test_networks_of_several_families_and_rotations_are_not_mixed() -> None:
     """The league has a model of each family behind each rotation, but for two random ones."""
     records = Archive.read(RESULTS.parent / "league").records.values()

@@ -7,7 +7,8 @@ import pytest
 import torch
 
 import sads
-from sads.errors import InvalidArgumentError, UndefinedGeometryError
+from sads import environment
+from sads.errors import InvalidArgumentError, NotEnoughMemoryError, UndefinedGeometryError
 from sads.geometry.lift import Lift
 from sads.geometry.result import Geometry, Provenance
 from sads.networks import DiT
@@ -206,3 +207,13 @@ def test_factors_of_transformers_are_of_square_matrices():
     ):
         with pytest.raises(InvalidArgumentError):
             transformer_factor(gram, variance, 1.0)
+
+
+def test_matrices_that_cannot_be_held_are_refused(monkeypatch):
+    """A geometry keeps a factor of the positions, a test compares all coordinates."""
+    family = sads.family("cnn", (96, 4, 4), channels=4, depth=1)
+    geometry = sads.estimate_geometry(family, 16)
+    monkeypatch.setattr(environment, "available_memory", lambda: 1 << 20)
+    monkeypatch.setattr(environment, "used_memory", lambda: 0)
+    with pytest.raises(NotEnoughMemoryError, match="1,536 x 1,536"):
+        sads.structure(geometry)

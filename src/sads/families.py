@@ -17,6 +17,7 @@ import math
 import operator
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -277,7 +278,7 @@ def family(
     _check_options(name, architecture, overrides)
     options = {**dict(column.options if column else ()), **overrides}
     result = ScoreFamily(
-        lambda: architecture(shape=sizes, **options), sizes, schedule, prediction, name, options
+        partial(architecture, shape=sizes, **options), sizes, schedule, prediction, name, options
     )
     try:  # an option or a shape that the architecture cannot take shows here
         _try_to_build(result)

@@ -23,12 +23,15 @@ if TYPE_CHECKING:
 
 ANYTHING_WRONG: tuple[type[Exception], ...] = (SadsError, *DAMAGE)
 TEMPORARY = ".sads-tmp-"  # how files begin that are being written
+OF_FILES = (".safetensors", ".json", ".npz", ".png", ".html")
 DIGEST_CHUNK = 1 << 22  # numbers that are converted at a time
 
 
 @contextmanager
 def replacing(path: Path) -> Iterator[Path]:
     """A temporary path to write to; it takes the place of `path` when the block succeeds."""
+    if "\0" in str(path):
+        raise OutputError(f"cannot write {printable(path)}: no file can have this name")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         handle, name = tempfile.mkstemp(dir=path.parent, prefix=TEMPORARY, suffix=path.suffix)
@@ -42,7 +45,7 @@ def replacing(path: Path) -> Iterator[Path]:
             temporary.unlink(missing_ok=True)
     except OSError as error:
         raise OutputError(
-            f"cannot write {path}: {error}; choose a folder that you can write to"
+            f"cannot write {path}: {error.strerror or error}; choose a folder that you can write to"
         ) from error
 
 
@@ -84,6 +87,22 @@ def opening(
         ) from error
 
 
+def check_folder_name(folder: Path) -> None:
+    """One line for the name of a file, where a folder is to be made for several."""
+    if os.path.isdir(folder):
+        return
+    if folder.name == "-":
+        raise OutputError(
+            "results are files in a folder, which - is not; choose one, and print numbers with "
+            "--json"
+        )
+    if folder.suffix.lower() in OF_FILES:
+        raise OutputError(
+            f"{printable(folder)} is the name of a file, and the results are several, in a folder: "
+            f"write {printable(folder.with_suffix(''))}"
+        )
+
+
 def check_folder(folder: Path) -> None:
     """Make sure that results can be written to a folder before any work is done."""
     try:
@@ -111,7 +130,7 @@ def _umask() -> int:
 
 def write_json(path: Path, content: object) -> Path:
     with replacing(path) as temporary:
-        temporary.write_text(to_json(content) + "\n")
+        temporary.write_text(to_json(content) + "\n", encoding="utf-8")
     return path
 
 

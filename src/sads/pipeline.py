@@ -11,6 +11,7 @@ from typing import Any
 
 from torch import Tensor
 
+from sads.checked import checked
 from sads.data.spec import DataSet, DataSpec, fresh_seed, read_data
 from sads.diffusion.anatomy import DenoisingError, EnergyParts
 from sads.errors import InvalidArgumentError
@@ -27,6 +28,7 @@ from sads.metrics.baselines import (
 )
 from sads.metrics.digits import classify
 from sads.metrics.sliced_wasserstein import (
+    LARGEST_DOUBLE,
     max_sliced_wasserstein,
     sliced_wasserstein,
     sliced_wasserstein_to_gaussian,
@@ -106,6 +108,7 @@ def rotate(data: DataSet, rotation: Rotation | None) -> DataSet:
     return replace(data, samples=rotation.apply(x, out=x), statement=statement)
 
 
+@checked
 @dataclass(frozen=True, eq=False)
 class Reference:
     """What samples are measured against, and how: it does not depend on any model.
@@ -161,7 +164,7 @@ class Reference:
             baselines: for as many samples, if they are known already.
             ascend: also seek the largest distance.
         """
-        whole = y.flatten(1).isfinite().all(dim=1)
+        whole = (y.abs() < LARGEST_DOUBLE).flatten(1).all(dim=1)  # not if it is NaN
         found = Evaluation(
             finite_share=float(whole.double().mean()),
             distance=None,

@@ -17,7 +17,8 @@ says what) has defaults that are right for every probe:
 
 import json
 import math
-from collections.abc import Callable, Mapping
+import threading
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -31,8 +32,10 @@ from sads.errors import InvalidArgumentError, SadsError, describe_failure
 from sads.files import tensor_digest
 from sads.samples import check_values
 from sads.schedule import Schedule
+from sads.seeds import generators_kept, seed_generators
 
 KINDS = ("zero", "gaussian", "forward")  # names of our own probes
+_DRAWING = threading.RLock()  # threads share the generators that probes may draw from
 Sampler = Callable[[int, torch.Generator], Tensor]
 
 
@@ -249,21 +252,45 @@ def probe(kind: Any = "zero", *, width: float | None = None, images: Tensor | No
         return kind if type(kind) in OURS else _Completed(kind)
     if callable(kind):
         return SamplerProbe(kind)
-    if kind == "zero":
+    word = kind if isinstance(kind, str) else None
+    if word == "zero":
         return ZeroProbe()
-    if kind == "gaussian":
+    if word == "gaussian":
         return GaussianProbe(1.0 if width is None else width)
-    if kind == "forward":
+    if word == "forward":
         if images is None:
             raise InvalidArgumentError("the forward probe starts from images: pass images=...")
         return ForwardProbe(as_tensor(images, "images"))
     raise InvalidArgumentError(
-        f"unknown probe {kind!r}; choose zero, gaussian or forward, or pass a function or an "
+        f"unknown probe {shown(kind)}; choose zero, gaussian or forward, or pass a function or an "
         "object with a method draw(shape, level, schedule, rng)"
     )
 
 
-def draw_input(
+def draw_inputs(
+    where: Probe,
+    shape: tuple[int, ...],
+    levels: Iterable[int],
+    schedule: Schedule,
+    streams: Sequence[np.random.Generator],
+) -> Tensor:
+    """An input for each network, (n, *shape), from its own stream, in single precision.
+
+    A probe of the user's may draw from PyTorch's own generator or NumPy's all the same: those are
+    seeded from the stream, and are the caller's again afterwards.
+    """
+    pairs = zip(levels, streams, strict=True)
+    if type(where) in (ZeroProbe, GaussianProbe, ForwardProbe):
+        return torch.stack([_draw_input(where, shape, int(t), schedule, rng) for t, rng in pairs])
+    inputs = []
+    with _DRAWING, generators_kept():
+        for level, rng in pairs:
+            seed_generators(int(rng.bit_generator.state["state"]["state"][0]))
+            inputs.append(_draw_input(where, shape, int(level), schedule, rng))
+    return torch.stack(inputs)
+
+
+def _draw_input(
     where: Probe, shape: tuple[int, ...], level: int, schedule: Schedule, rng: np.random.Generator
 ) -> Tensor:
     """One input in single precision; a probe that returns anything else is an error."""

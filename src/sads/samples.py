@@ -18,7 +18,10 @@ from sads.errors import SamplesError
 ROWS = 1024  # samples that are looked at at a time
 LARGEST = 1e15  # above which squares and their sums overflow single precision
 UNSCALED = 128  # whole numbers from 0 to this and more are images of 8 or 16 bits
-SCALING = "scale images from 0 to 255 to [-1, 1] with x / 127.5 - 1, or read them by load_images"
+SCALING = (
+    "scale images from 0 to 255 to [-1, 1] with x / 127.5 - 1, or read them by load_images with "
+    "value_range=(0, 255) (--value-range 0,255)"
+)
 
 
 def as_samples(x: Any, name: str, shape: tuple[int, ...], *, flat: bool = False) -> Tensor:

@@ -17,10 +17,13 @@ LEAST, MOST = 1e-15, LARGEST  # whose squares, and sums of many, single precisio
 def scale_of(*tensors: Tensor) -> float:
     """A power of two by which the largest of all entries is between 1 and 2; 1 if it is moderate.
 
-    >>> scale_of(torch.tensor([0.5, -3.0])), scale_of(torch.tensor([3e-30])) == 2.0**-98
+    Whole numbers are.
+
+    >>> scale_of(torch.tensor([0.5, -3.0])), scale_of(torch.tensor([3e-30])) == 2.0**-99
     (1.0, True)
     """
-    return _scale(max((float(x.abs().max()) for x in tensors if x.numel()), default=0.0))
+    ends = [end for x in tensors if x.is_floating_point() and x.numel() for end in x.aminmax()]
+    return _scale(max((abs(float(end)) for end in ends), default=0.0))
 
 
 def moderate_rows(rows: Tensor) -> Tensor:

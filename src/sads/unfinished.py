@@ -55,12 +55,13 @@ class Partial:
             saved = parse_json(file.metadata["identity"])
             if not isinstance(saved, dict):
                 raise ValueError("it does not say what it is of")
-            for key, what in self._identity.items():
-                if saved.get(key) != what:
+            for key in dict.fromkeys((*self._identity, *saved)):  # what one of them does not say
+                was, now = saved.get(key), self._identity.get(key)
+                if was != now:
                     raise CheckpointError(
-                        f"{printable(self.path)} is part of another piece of work ({key} was "
-                        f"{printable(_short(saved.get(key)))}, now it is {_short(what)}); continue "
-                        "it as it was started, or choose another place"
+                        f"{printable(self.path)} is part of another piece of work "
+                        f"({printable(key)} was {printable(_short(was))}, now it is "
+                        f"{_short(now)}); continue it as it was started, or choose another place"
                     )
             tensors = dict(file)
             if file.metadata["sha256"] != _digest(tensors):

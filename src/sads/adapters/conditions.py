@@ -19,7 +19,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from sads.arguments import as_tensor
+from sads.arguments import as_tensor, shown
 from sads.data.arrays import array_names, load_array
 from sads.errors import InvalidArgumentError, printable
 from sads.files import ANYTHING_WRONG, tensor_digest
@@ -59,10 +59,11 @@ class Call:
         """This call with texts of another number of tokens."""
         if length is None:
             return self
-        if not isinstance(length, int) or not 1 <= length <= MAX_TOKENS or not self.has_text:
+        whole = isinstance(length, int) and not isinstance(length, bool)
+        if not whole or not 1 <= length <= MAX_TOKENS or not self.has_text:
             raise InvalidArgumentError(
-                f"text_length is {length!r}, expected 1 to {MAX_TOKENS:,} tokens of a model that "
-                "takes a text"
+                f"text_length is {shown(length)}, expected 1 to {MAX_TOKENS:,} tokens of a "
+                "model that takes a text"
             )
         changed = (
             replace(c, shape=(length, *c.shape[1:])) if c.name == TEXT else c

@@ -7,7 +7,6 @@ Weights, which lie beside it, are never opened.
 """
 
 import inspect
-import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -107,7 +106,7 @@ def _check_value(value: Any, place: str, depth: int = 0) -> None:
     if value is None or isinstance(value, bool):
         return
     if isinstance(value, int | float):
-        if not math.isfinite(value) or abs(value) > LARGEST:
+        if not abs(value) <= LARGEST:
             raise InvalidArgumentError(
                 f"{printable(place)} is {_short(value)}, expected a number of at most {LARGEST:,}"
             )

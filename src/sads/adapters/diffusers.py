@@ -30,7 +30,7 @@ from torch import Tensor, nn
 from sads.adapters import configurations
 from sads.adapters.conditions import TEXT, Call, call_of, channels_of, describe, fill, nothing
 from sads.adapters.schedulers import Meaning, read_scheduler
-from sads.arguments import check_number
+from sads.arguments import check_number, shown
 from sads.errors import InvalidArgumentError, NetworkError, SadsError, describe_failure, printable
 from sads.families import ScoreFamily
 from sads.schedule import Schedule
@@ -210,7 +210,10 @@ class _Settings:
                     "guidance moves from no condition to one, and here the two are the same; give "
                     "a condition (--condition normal, or a file)"
                 )
-        return cls(call, values, condition, guidance, bool(given.get("drop_variance", False)))
+        drop = given.get("drop_variance", False)
+        if not isinstance(drop, bool):
+            raise InvalidArgumentError(f"drop_variance is {shown(drop)}, expected True or False")
+        return cls(call, values, condition, guidance, drop)
 
     def with_time_scale(self, scale: float) -> "_Settings":
         """A call for a model that was trained with another number of levels than 1000."""

@@ -126,7 +126,7 @@ class _Settings:
         if value is None:
             return default
         number = isinstance(value, int | float) and not isinstance(value, bool)
-        if not number or not math.isfinite(value) or not 0 < value <= 1_000_000:
+        if not number or not 0 < value <= 1_000_000:
             raise self.wrong(key, "a positive number")
         return value
 

@@ -5,6 +5,7 @@ kilobytes. `NAME.json` has the numbers, `NAME.npz` the outermost directions of b
 """
 
 import math
+import unicodedata
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -198,7 +199,8 @@ def _check(entry: Entry, name: str) -> None:
     )
     if entry.name != name or entry.kind not in (UNET, TRANSFORMER):
         raise ValueError("it is of another network, or of none")
-    if not entry.title or not all(word.isprintable() for word in (*words, *entry.notes)):
+    controls = (unicodedata.category(c) == "Cc" for word in (*words, *entry.notes) for c in word)
+    if not entry.title or any(controls):
         raise ValueError("its words cannot be printed")
     size = math.prod(checked_shape(list(entry.shape)))
     counts = (entry.parameters, entry.networks, entry.memory)

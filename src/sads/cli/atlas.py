@@ -1,11 +1,13 @@
 """`sads atlas`: the geometries of networks that people use, in one picture and one table."""
 
+import math
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from sads.cli.given_options import refuse_given
 from sads.cli.interrupts import command_line
 from sads.cli.options import AsJson, Seed, WithReport
 from sads.cli.printing import print_line, print_message, print_table, print_written, progress_bar
@@ -67,7 +69,11 @@ def atlas(
         bool, typer.Option(help="Keep geometries in work/, so that networks can be added.")
     ] = True,
     ray: Annotated[
-        str | None, typer.Option(help="HOST:PORT of a Ray cluster to draw networks on, or auto.")
+        str | None,
+        typer.Option(
+            help="HOST:PORT of a Ray cluster, or auto for this machine's: networks are drawn there "
+            "in shards, each with a whole matrix in memory, and start anew if interrupted."
+        ),
     ] = None,
     cpus: Annotated[
         float | None, typer.Option(help="CPUs of a shard on Ray; 1 if not given.")
@@ -88,15 +94,19 @@ def atlas(
     from sads.arguments import check_count
     from sads.atlas.compute import compute, finished, under_way
     from sads.atlas.entry import load
-    from sads.atlas.page import made
+    from sads.atlas.page import check_place, made
     from sads.cli.folders import claim_folder
     from sads.files import to_json
     from sads.report.page import check_ours
 
     chosen = [preset(name) for name in names or PRESETS]
     cluster = read_cluster(ray, cpus, gpus)
-    if (page or listed) and (networks is not None or ray is not None):
-        raise InvalidArgumentError("--page and --list compute nothing; leave --networks, --ray out")
+    if cluster is not None and not (page or listed):
+        _check_matrices(chosen)
+    if page or listed:
+        refuse_given("--page and --list compute nothing", "networks", "ray", "seed", "keep")
+    if listed:
+        refuse_given("--list writes nothing", "out", "report")
     if page and (names or listed):
         raise InvalidArgumentError("--page draws all that is there; leave names and --list out")
     if networks is not None:
@@ -104,6 +114,7 @@ def atlas(
     if listed:
         _list(chosen, as_json)
         return
+    check_place(out, list(PRESETS))
     if report:
         check_ours(out / REPORT)
     claim_folder(out, (str(under_way(Path(), one)) for one in chosen))
@@ -142,6 +153,20 @@ def atlas(
     else:
         print_table([made(entry) for entry, _ in found])
         print_written(*written)
+
+
+def _check_matrices(presets: list["Preset"]) -> None:
+    """Shards of a cluster add up as matrices: refuse networks too large for one."""
+    from sads.geometry.estimate import DENSE_POSITIONS
+
+    for one in presets:
+        positions = math.prod(one.shape[1:])
+        if positions > DENSE_POSITIONS:
+            raise InvalidArgumentError(
+                f"{one.name} has {positions:,} positions, too many for the matrices that shards on "
+                f"a cluster add up to (at most {DENSE_POSITIONS:,}): leave --ray out, or name "
+                "other networks"
+            )
 
 
 def _list(presets: list["Preset"], as_json: bool) -> None:

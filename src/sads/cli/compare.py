@@ -59,7 +59,7 @@ def compare(
     `comparison.json` and `comparison.png`.
     """
     from sads.files import write_json
-    from sads.geometry.compare import check_shapes
+    from sads.geometry.compare import check_directions, check_shapes
     from sads.geometry.summary import why_unknown
     from sads.plots.compare import plot_comparison
     from sads.plots.style import save
@@ -82,6 +82,9 @@ def compare(
         for source in sources
     ]
     check_shapes([one.shape for one in found], names)  # before anything is estimated
+    for one, name in zip(found, names, strict=True):
+        if isinstance(one, sads.Geometry):
+            check_directions(one, name)
     geometries = [
         one if isinstance(one, sads.Geometry) else estimate(one, networks, seed, as_json)
         for one in found

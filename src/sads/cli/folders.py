@@ -57,6 +57,8 @@ class BusyError(OutputError, BlockingIOError):
     """A folder that another command is writing to."""
 
 
+LONGEST_STEM = 100  # characters of the name of a folder that the user did not choose
+
 _claims: list[_Claim] = []
 
 
@@ -85,7 +87,7 @@ def new_folder(
         refuse_existing(out, names)
         claim = _claim(out)
     else:
-        claim = _claim_free(stem, names, beside)
+        claim = _claim_free(_as_file_name(stem), names, beside)
     claim.names = names if partial is None else (*names, partial)
     claim.mark = _mark_of(claim.folder, names)
     _claims.append(claim)
@@ -133,6 +135,16 @@ def refuse_existing(folder: Path, names: Iterable[str]) -> None:
             )
 
 
+def _as_file_name(text: str) -> str:
+    """One name of a folder, whatever is in the names of networks and data that it is made of.
+
+    >>> _as_file_name("rank-one:dct:3"), _as_file_name("../x.py:Probe")
+    ('rank-one-dct-3', 'x.py-Probe')
+    """
+    name = "".join(c if c.isalnum() or c in "-_." else "-" for c in text)
+    return name[:LONGEST_STEM].strip("-.") or "results"
+
+
 def _claim_free(stem: str, names: tuple[str, ...], beside: Path | None) -> _Claim:
     for number in count(1):
         if beside is not None and number == 1:
@@ -166,12 +178,13 @@ def _claim(folder: Path) -> _Claim:
 
     Only who has the lock writes to a folder or removes it.
     """
-    from sads.files import check_folder, clear_leftovers
+    from sads.files import check_folder, check_folder_name, clear_leftovers
 
     if _is_there(folder) and not folder.is_dir():
         raise OutputError(
             f"cannot write to {printable(folder)}: it is not a folder; choose another --out"
         )
+    check_folder_name(folder)
     while True:
         claim = _Claim(folder, made=_make(folder))
         try:

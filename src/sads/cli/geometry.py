@@ -393,6 +393,5 @@ def print_geometry(result: "Geometry", summary: GeometrySummary | EndsSummary) -
 
 def folder_stem(family: "ScoreFamily", probe: str = "zero") -> str:
     """A name for the results of a family: `iddpm-1x16x16`."""
-    name = "".join(c if c.isalnum() or c in "-_." else "-" for c in family.name).strip("-.")
-    probed = "" if probe == "zero" else f"-{probe.partition(':')[0]}"
-    return f"{name or 'network'}-{format_shape(family.shape)}{probed}"
+    probed = "" if probe == "zero" else f"-{Path(probe.partition(':')[0]).stem}"
+    return f"{family.name or 'network'}-{format_shape(family.shape)}{probed}"

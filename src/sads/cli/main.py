@@ -10,7 +10,9 @@
 Imports nothing slow, so that Ctrl-C is one line however early it comes.
 """
 
+import codecs
 import contextlib
+import io
 import os
 import sys
 
@@ -28,6 +30,7 @@ def main() -> None:
 def _status(interrupts: Interrupts) -> int:
     try:
         _open_closed_streams()
+        _print_anything()
         from sads.cli.root import run
 
         status = run()
@@ -70,6 +73,22 @@ def _open_closed_streams() -> None:
                 os.dup2(handle, number)
                 os.close(handle)
             setattr(sys, name, open(number, "r" if number == 0 else "w", closefd=False))  # noqa: SIM115
+
+
+def _print_anything() -> None:
+    """What the encoding of a terminal or a file lacks, as ± in ASCII, is written in other words."""
+    codecs.register_error("sads", _in_other_words)
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="sads")
+
+
+def _in_other_words(error: UnicodeError) -> tuple[str | bytes, int]:
+    if not isinstance(error, UnicodeEncodeError):
+        raise error
+    known = {"±": "+-", "→": "->", "…": "..."}
+    text = error.object[error.start : error.end]
+    return "".join(known.get(c, c.encode("unicode_escape").decode()) for c in text), error.end
 
 
 def _drop_output() -> None:

@@ -4,7 +4,7 @@ import math
 import os
 import sys
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -15,8 +15,9 @@ from rich.table import Table
 from rich.text import Text
 
 from sads.errors import printable
-from sads.tables import Row, cells, titles
+from sads.tables import Row, cells, format_value, titles
 
+LONG_WORD = 16  # characters that a column gives a word on a narrow terminal
 # Files and pipes have no width; a table's columns should fit all the same.
 _width = None if sys.stdout.isatty() or "COLUMNS" in os.environ else 120
 console = Console(width=_width, emoji=False)
@@ -34,7 +35,7 @@ def clean(text: str) -> str:
 def print_rows(rows: Mapping[str, str]) -> None:
     """A table of names and values."""
     table = Table(box=None, show_header=False)
-    table.add_column(style="bold")
+    table.add_column(style="bold", overflow="fold")
     table.add_column(overflow="fold")
     for name, value in rows.items():
         table.add_row(name, Text(clean(value)))
@@ -45,11 +46,22 @@ def print_table(rows: Sequence[Row]) -> None:
     """Typed rows under their titles."""
     shown = titles(rows)
     table = Table(box=None, header_style="bold")
-    for title in shown.values():
-        table.add_column(title)
+    for name, title in shown.items():
+        values = [getattr(row, name, None) for row in rows]
+        table.add_column(title, overflow="fold", min_width=_least_width(title, values))
     for row in rows:
         table.add_row(*(Text(clean(cell)) for cell in cells(row, list(shown))))
-    console.print(table)
+    console.print(table, crop=False)
+
+
+def _least_width(title: str, values: Iterable[object]) -> int:
+    """Of a column: numbers stay whole, however narrow the terminal, and words if they are short."""
+    numbers = [format_value(value) for value in values if not isinstance(value, str)]
+    words = [
+        *title.split(),
+        *(word for text in values if isinstance(text, str) for word in text.split()),
+    ]
+    return max(map(len, [*numbers, *(word[:LONG_WORD] for word in words)]), default=1)
 
 
 def print_line(text: str) -> None:

@@ -2,6 +2,8 @@
 
 import json
 import math
+import os
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import sads
@@ -91,6 +93,8 @@ def read_geometry_or_family(
     source: str, shape: str | None, options: list[str] | None
 ) -> "Geometry | ScoreFamily":
     """A geometry from a file, or the family for which one is to be estimated."""
+    from sads.families import ARCHITECTURES
+
     if source.endswith(GEOMETRY):
         return sads.load_geometry(source)
     if source.endswith((".json", ".npz")) and "diffusers:" not in source:
@@ -98,6 +102,11 @@ def read_geometry_or_family(
             f"{printable(source)} holds numbers and pictures of a geometry, not the geometry: give "
             "the .safetensors of it (of an entry of the atlas: work/NAME.safetensors, or "
             "atlas:NAME to estimate it)"
+        )
+    inside = Path(source) / "geometry.safetensors"
+    if source not in ARCHITECTURES and os.path.isfile(inside):
+        raise InvalidArgumentError(
+            f"{printable(source)} is a folder with a geometry in it: give {printable(inside)}"
         )
     return read_family(source, shape, options)
 

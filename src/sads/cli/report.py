@@ -37,8 +37,8 @@ def report(
         list[Path],
         typer.Argument(
             metavar="SOURCE...",
-            help="A geometry.safetensors, or the folder of sads geometry, align, train, evaluate, "
-            "reproduce or atlas.",
+            help="A geometry.safetensors, or the folder of sads geometry, align, rank, train, "
+            "evaluate, reproduce or atlas.",
         ),
     ],
     out: Annotated[Path, typer.Option(help="The file to write, which must be new.")] = Path(REPORT),

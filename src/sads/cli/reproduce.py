@@ -12,6 +12,7 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
+from sads.cli.given_options import refuse_given
 from sads.cli.interrupts import Interrupted, command_line
 from sads.cli.options import AsJson, WithReport
 from sads.cli.printing import (
@@ -102,6 +103,8 @@ def reproduce(
     from sads.files import to_json
     from sads.report.page import check_ours
 
+    if finished:
+        refuse_given("--finished computes nothing", "workers", "ray", "cpus", "gpus")
     known = all_figures()
     chosen = read_figures(figures, known)
     request = Request(
@@ -124,6 +127,7 @@ def reproduce(
         for figure in make_figures(request, store, command_line(), Terminal(quiet=as_json)):
             made.append(figure.summary.figure)
             failed |= figure.failed
+            write_page(request.folder, known)  # now: the next figure may take hours
             print_made(figure, request.folder, quiet=as_json)
     page = write_page(request.folder, known)
     judged = judge_page(request.folder, known)
@@ -191,6 +195,8 @@ def read_sources(texts: list[str], figures: "list[Figure]") -> dict[str, str]:
                 f"{', '.join(f.name for f in figures)} has no images {name!r}; --images takes "
                 f"{', '.join(known) or 'nothing here'}"
             )
+        if name in sources:
+            raise InvalidArgumentError(f"--images says twice where {name} is; give it once")
         # Ray's workers start in a directory of their own.
         sources[name] = os.path.abspath(source) if os.path.exists(source) else source
     return sources
@@ -217,15 +223,15 @@ class Terminal:
 
 
 class _LineWriter:
-    """One line whenever a cell has ended."""
+    """One line whenever a cell has ended, or begins to wait for another process."""
 
     def __init__(self, figure: "Figure"):
-        self._figure, self._last = figure, -1
+        self._figure, self._last = figure, (-1, 0)
 
     def __call__(self, board: "Board") -> None:
-        ended = board.finished + len(board.failed)
-        if ended != self._last and board.total:
-            self._last = ended
+        now = board.finished + len(board.failed), len(board.elsewhere)
+        if now != self._last and board.total:
+            self._last = now
             print(f"{self._figure.name}: {describe(board)}", file=sys.stderr, flush=True)
 
 
@@ -233,6 +239,7 @@ def describe(board: "Board") -> str:
     text = f"{board.found + board.finished} of {counted(board.total, 'cell')} done"
     text += f" ({board.found} {'was' if board.found == 1 else 'were'} there)" if board.found else ""
     text += f", {len(board.failed)} failed" if board.failed else ""
+    text += f", {len(board.elsewhere)} in another process" if board.elsewhere else ""
     left = board.seconds_left()
     return text + (f", {format_seconds(left)} left" if left else "")
 

@@ -82,7 +82,7 @@ for found in pkgutil.iter_modules(sads.cli.__path__):  # a module with an `app` 
         if hasattr(module, "app"):
             for registered in module.app.registered_commands:
                 registered.cls = _Command
-            app.add_typer(module.app)
+            app.add_typer(module.app, rich_help_panel=module.app.rich_help_panel)
 # The base of all usage errors; typer carries a click of its own, so it is reached from here.
 ClickException: type[Exception] = typer.BadParameter.__mro__[2]
 

@@ -9,6 +9,7 @@ import typer
 
 import sads
 from sads.cli.folders import finish, new_folder
+from sads.cli.given_options import refuse_given
 from sads.cli.interrupts import Interrupted, command_line
 from sads.cli.options import AsJson, Device, Seed
 from sads.cli.printing import (
@@ -88,6 +89,8 @@ def sample(
     from sads.environment import versions
     from sads.files import write_json
 
+    if clip_range is not None:
+        refuse_given("--clip-range says another range to clip to", "clip")
     path = find_model(run)
     build = None if factory is None else read_factory(factory)
     model = sads.load_model(path, build)

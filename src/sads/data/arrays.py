@@ -9,23 +9,26 @@ import io
 import math
 import warnings
 import zipfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
-from typing import IO, Any, BinaryIO
+from typing import IO, Any
 
 import numpy as np
 from numpy.lib import format as npy
-from numpy.typing import NDArray
 
-from sads.data.sources import check_room, check_unpacked, open_file
+from sads.data.rows import Array, Rows, check_size
+from sads.data.sources import check_unpacked, open_file
 from sads.errors import DataError, printable
 from sads.untrusted import size_of
 
-Array = NDArray[Any]
-CHUNK = 1 << 20
 MAX_AXES = 8
 MAX_HEADER = 10_000  # bytes, as for NumPy
 MAX_NAMED = 5  # arrays of an archive, in one line
+IMAGES = (
+    "numbers of shape (N, height, width), (N, channels, height, width) or (N, height, width, "
+    "channels)"
+)
 ZIP = (b"PK\3\4", b"PK\5\6")
 IDX_TYPES = {0x08: "u1", 0x09: "i1", 0x0B: ">i2", 0x0C: ">i4", 0x0D: ">f4", 0x0E: ">f8"}
 
@@ -35,13 +38,29 @@ def images_of(names: Sequence[str]) -> str | None:
     return "images" if "images" in names else names[0] if len(names) == 1 else None
 
 
-def load_array(path: Path, choose: Callable[[Sequence[str]], str | None]) -> Array | None:
-    """The array of an npy file; of an npz file the one that is chosen, or None."""
+def load_array(
+    path: Path, choose: Callable[[Sequence[str]], str | None], expected: str = IMAGES
+) -> Array | None:
+    """The array of an npy file; of an npz file the one that is chosen, or None.
+
+    Args:
+        expected: what a line says that refuses an array of anything but numbers.
+    """
+    with open_array(path, choose, expected) as rows:
+        return None if rows is None else rows.whole()
+
+
+@contextmanager
+def open_array(
+    path: Path, choose: Callable[[Sequence[str]], str | None], expected: str = IMAGES
+) -> Iterator[Rows | None]:
+    """As `load_array`, to be read as long as the file is open."""
     with open_file(path) as file:
         start = file.read(4)
         file.seek(0)
         if start not in ZIP:
-            return _read_npy(file, size_of(file), size_of(file), printable(path))
+            yield _open_npy(file, size_of(file), size_of(file), path, expected)
+            return
         with zipfile.ZipFile(file) as archive:
             suffix = ".npy"
             members = {
@@ -51,7 +70,8 @@ def load_array(path: Path, choose: Callable[[Sequence[str]], str | None]) -> Arr
             }
             name = choose(list(members))
             if name is None:
-                return None
+                yield None
+                return
             member = members[name]
             if member.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
                 raise DataError(
@@ -60,7 +80,7 @@ def load_array(path: Path, choose: Callable[[Sequence[str]], str | None]) -> Arr
                 )
             with archive.open(member) as stream:
                 packed = min(member.compress_size, size_of(file))
-                return _read_npy(stream, member.file_size, packed, printable(path))
+                yield _open_npy(stream, member.file_size, packed, path, expected)
 
 
 def array_names(path: Path) -> list[str]:
@@ -76,15 +96,23 @@ def array_names(path: Path) -> list[str]:
 
 def load_images_array(path: Path) -> Array:
     """The array of an npy file; of an npz file `images`, or its only array."""
-    array = load_array(path, images_of)
-    if array is None:
+    with open_images_array(path) as rows:
+        return rows.whole()
+
+
+@contextmanager
+def open_images_array(path: Path) -> Iterator[Rows]:
+    """As `load_images_array`, to be read as long as the file is open."""
+    with open_array(path, images_of) as rows:
+        if rows is not None:
+            yield rows
+    if rows is None:
         names = [printable(name) for name in array_names(path)]
         more = f" and {len(names) - MAX_NAMED:,} more" if len(names) > MAX_NAMED else ""
         raise DataError(
             f"{printable(path)} has the arrays {', '.join(names[:MAX_NAMED]) or '(none)'}{more}, "
             "expected one named 'images' or a single one: save it with np.savez(path, images=...)"
         )
-    return array
 
 
 def load_idx(path: Path) -> Array:
@@ -112,17 +140,18 @@ def _read_idx(stream: Any, packed: int, path: Path, zipped: bool = False) -> Arr
         )
     dtype = np.dtype(IDX_TYPES[head[2]])
     shape = tuple(int(size) for size in np.frombuffer(sizes, ">u4"))
-    _check_shape(shape, dtype, name)
+    _check_shape(shape, dtype, name, IMAGES)
     expected = math.prod(shape) * dtype.itemsize
     if zipped:
         check_unpacked(expected, packed, name)
     else:
-        _check_size(expected, packed - 4 - len(sizes), name)
-    return _read_numbers(stream, expected, name).view(dtype).reshape(shape)
+        check_size(expected, packed - 4 - len(sizes), name)
+    return Rows(stream, path, shape, dtype).whole()
 
 
-def _read_npy(stream: IO[bytes], size: int, packed: int, name: str) -> Array:
-    """An array in the npy format, from a stream of `size` bytes that take `packed` on the disk."""
+def _open_npy(stream: IO[bytes], size: int, packed: int, path: Path, expected: str) -> Rows:
+    """An array in the npy format, in a stream of `size` bytes that take `packed` on the disk."""
+    name = printable(path)
     start = stream.read(len(npy.MAGIC_PREFIX)) or b""
     if start != npy.MAGIC_PREFIX:
         if start[:1] == b"\x80":
@@ -131,14 +160,11 @@ def _read_npy(stream: IO[bytes], size: int, packed: int, name: str) -> Array:
     shape, fortran, dtype = _read_header(stream, name)
     if dtype.hasobject:
         raise _pickled(name)
-    _check_shape(shape, dtype, name)
-    expected = math.prod(shape) * dtype.itemsize
-    _check_size(expected, size - stream.tell(), name)
-    check_unpacked(expected, packed, name)
-    numbers = _read_numbers(stream, expected, name)
-    # A byte of a bool may be any number in a damaged file.
-    numbers = numbers != 0 if dtype.kind == "b" else numbers.view(dtype)
-    return numbers.reshape(shape, order="F" if fortran else "C")
+    _check_shape(shape, dtype, name, expected)
+    length = math.prod(shape) * dtype.itemsize
+    check_size(length, size - stream.tell(), name)
+    check_unpacked(length, packed, name)
+    return Rows(stream, path, shape, dtype, fortran)
 
 
 def _read_header(stream: IO[bytes], name: str) -> tuple[tuple[int, ...], bool, "np.dtype[Any]"]:
@@ -158,36 +184,11 @@ def _read_header(stream: IO[bytes], name: str) -> tuple[tuple[int, ...], bool, "
         return npy.read_array_header_2_0(header)
 
 
-def _read_numbers(stream: BinaryIO | IO[bytes], size: int, name: str) -> Array:
-    """Exactly `size` bytes, after which the stream must end."""
-    check_room(size, name)
-    numbers = np.empty(size, np.uint8)
-    done = 0
-    while done < size:
-        chunk = stream.read(min(CHUNK, size - done))
-        if not chunk:
-            break
-        numbers[done : done + len(chunk)] = np.frombuffer(chunk, np.uint8)
-        done += len(chunk)
-    more = len(stream.read(1) or b"")  # the end of an archive is where its checksum is compared
-    _check_size(size, done + more, name)
-    return numbers
-
-
-def _check_shape(shape: tuple[int, ...], dtype: "np.dtype[Any]", name: str) -> None:
+def _check_shape(shape: tuple[int, ...], dtype: "np.dtype[Any]", name: str, expected: str) -> None:
     if len(shape) > MAX_AXES or min(shape, default=0) < 0 or dtype.kind not in "buif":
         raise DataError(
             f"{name} has an array of shape {shape if len(shape) <= MAX_AXES else '(...)'} and type "
-            f"{printable(dtype)}, expected numbers of shape (N, height, width), "
-            "(N, channels, height, width) or (N, height, width, channels)"
-        )
-
-
-def _check_size(expected: int, found: int, name: str) -> None:
-    if found != expected:
-        raise DataError(
-            f"{name} is damaged: its header says {expected:,} bytes of numbers, the file has "
-            + (f"{found:,}" if found < expected else "more")
+            f"{printable(dtype)}, expected {expected}"
         )
 
 

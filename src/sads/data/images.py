@@ -3,7 +3,7 @@
 import math
 import warnings
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -15,9 +15,10 @@ from torch.nn.functional import interpolate
 
 from sads.arguments import as_path, shown
 from sads.checked import checked
-from sads.data.layouts import arrange, find_layout, parse_layout, spell
+from sads.data.layouts import arrange, count_images, find_layout, image_shape, parse_layout, spell
 from sads.data.ranges import Range, Ranges
 from sads.data.readers import Array, Found, Skipped, reader_of
+from sads.data.rows import Rows
 from sads.data.sources import SMALL, check_room
 from sads.errors import DataError, InvalidArgumentError, printable
 from sads.shapes import format_shape
@@ -209,45 +210,48 @@ class _Images:
 
     def add(self, name: str, found: Found) -> None:
         asked, raw = self.asked, found.array
-        if not isinstance(raw, np.ndarray) or raw.dtype.kind not in "buif":
+        if not isinstance(raw, np.ndarray | Rows) or raw.dtype.kind not in "buif":
             raise DataError(f"{name} does not hold numbers: expected images as an array of them")
-        if raw.size == 0:
-            if len(raw) == 0:
+        if 0 in raw.shape:
+            if raw.shape[0] == 0:
                 return
             raise DataError(
                 f"{name} has images of no pixels, its shape is {raw.shape}: mend or remove it"
             )
-        array = self._arrange(name, found)
-        if array.ndim != 4 and (asked.size is not None or asked.channels is not None):
+        layout = self._find_layout(name, found)
+        shape = image_shape(raw.shape, layout) if layout else raw.shape[1:]
+        if len(shape) != 3 and (asked.size is not None or asked.channels is not None):
             raise DataError(
-                f"{name} has samples of {format_shape(array.shape[1:])}, which are no images: they "
+                f"{name} has samples of {format_shape(shape)}, which are no images: they "
                 "cannot be resized or recoloured"
             )
-        array = array[: int(min(self.missing, len(array)))]
-        self._check_room(array)
-        self.notes.update({note: len(array) for note in found.notes})
-        for start in range(0, len(array), BLOCK):
-            block = array[start : start + BLOCK]
+        number = count_images(raw.shape, layout) if layout else raw.shape[0]
+        number = int(min(self.missing, number))
+        self._check_room(number, shape)
+        self.notes.update(dict.fromkeys(found.notes, number))
+        start = 0
+        for block in _blocks(raw, layout, number):
             part = name if found.laid_out else f"{name}[{start}:{start + len(block)}]"
             self._add(part, block, found.value_range)
+            start += len(block)
 
-    def _arrange(self, name: str, found: Found) -> Array:
-        asked = self.asked
-        array = found.array
+    def _find_layout(self, name: str, found: Found) -> str | None:
+        """That of an array of a file; None if it is laid out already."""
+        asked, array = self.asked, found.array
         if not found.laid_out:
             lines = asked.shape is not None and len(asked.shape) != 3
             layout = asked.layout or (None if lines else found.layout)
             self.layout = find_layout(name, array.shape, layout, asked.exact_shape)
-            return arrange(array, self.layout)
+            return self.layout
         if asked.layout is not None:
             raise InvalidArgumentError(
                 f"a layout is for arrays in files; that of {asked.source} is known, leave it out"
             )
-        if array.ndim < 3:
+        if len(array.shape) < 3:
             raise DataError(
                 f"{name} has an array of shape {array.shape}, expected (N, channels, height, width)"
             )
-        return array
+        return None
 
     def _add(self, name: str, block: Array, known: Range | None) -> None:
         with np.errstate(over="ignore"):
@@ -269,11 +273,11 @@ class _Images:
         self.num_read += len(fitted)
         self.num_values += fitted.numel()
 
-    def _check_room(self, array: Array) -> None:
-        """Refuse an array before it is converted; those before it are in memory already."""
+    def _check_room(self, number: int, shape: tuple[int, ...]) -> None:
+        """Refuse images before they are read; those before them are in memory already."""
         size = self.asked.size
-        pixels = math.prod(array.shape[2:] if size is None else size)
-        num_new = len(array) * array.shape[1] * pixels
+        pixels = math.prod(shape[1:] if size is None else size)
+        num_new = number * shape[0] * pixels
         needed = FLOAT_BYTES * (COPIES * num_new + (COPIES - 1) * self.num_values)
         if needed > SMALL:
             check_room(needed, self.asked.source)
@@ -291,6 +295,19 @@ class _Images:
             understood=", ".join([*layout, self.ranges.statement(decided)]),
             notes=tuple(f"{count:,} {note}" for note, count in self.notes.items()),
         )
+
+
+def _blocks(raw: Array | Rows, layout: str | None, number: int) -> Iterator[Array]:
+    """The first images of an array, (n, C, *spatial), some at a time."""
+    if isinstance(raw, Rows):
+        if raw.by_rows and layout is not None and layout[0] == "N":
+            for start in range(0, number, BLOCK):
+                yield arrange(raw.read(min(BLOCK, number - start)), layout)
+            return
+        raw = raw.whole()
+    array = raw if layout is None else arrange(raw, layout)
+    for start in range(0, number, BLOCK):
+        yield array[start : min(start + BLOCK, number)]
 
 
 def _recolour(images: Tensor, channels: int | None) -> Tensor:

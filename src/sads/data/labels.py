@@ -15,6 +15,7 @@ from sads.data.digits import load_digits
 from sads.errors import DataError, InvalidArgumentError, printable
 
 NAMES = ("labels", "y")
+EXPECTED = "one whole number for each image"
 
 
 @checked
@@ -40,13 +41,13 @@ def load_labels(source: str | Path, limit: int | None = None) -> Tensor | None:
         chosen.extend(name for name in NAMES if name in names)
         return chosen[0] if chosen else None
 
-    labels = load_array(path, choose)
+    labels = load_array(path, choose, EXPECTED)
     if labels is None or not chosen:  # an npy file by another name has no labels
         return None
     if labels.ndim != 1 or labels.dtype.kind not in "iu":
         raise DataError(
             f"{printable(path)} has {chosen[0]} of shape {labels.shape} and type {labels.dtype}, "
-            "expected one whole number for each image"
+            f"expected {EXPECTED}"
         )
     if labels.size and int(labels.max()) > np.iinfo(np.int64).max:
         raise DataError(f"{printable(path)} has {chosen[0]} up to {labels.max()}, expected classes")

@@ -6,7 +6,7 @@ readings are likely, such as one image of 32x32 in colour or 32 images of 32x3, 
 
 import numpy as np
 
-from sads.data.arrays import Array
+from sads.data.rows import Array
 from sads.errors import DataError, InvalidArgumentError, counted
 from sads.shapes import format_shape
 
@@ -130,8 +130,13 @@ def spell(layout: str) -> str:
     return " x ".join(layout)
 
 
+def count_images(shape: tuple[int, ...], layout: str) -> int:
+    """How many images an array has."""
+    return shape[layout.index("N")] if "N" in layout else 1
+
+
 def _count(shape: tuple[int, ...], layout: str) -> str:
-    number = shape[layout.index("N")] if "N" in layout else 1
+    number = count_images(shape, layout)
     return counted(number, "image")
 
 

@@ -12,12 +12,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import BinaryIO
 
 import numpy as np
-from numpy.typing import NDArray
 from PIL import Image, ImageOps
 
+from sads.data.rows import Array, Rows
 from sads.data.sources import check_unpacked
 from sads.untrusted import first_line, open_regular, size_of
 
@@ -32,8 +32,6 @@ SUBFILE_TYPE, SAMPLE_FORMAT = 254, 339  # tags of TIFF
 FRAME = "are frames of animated pictures"
 OPACITY = "have their opacity ignored"
 
-Array = NDArray[Any]
-
 
 @dataclass(frozen=True)
 class Skipped:
@@ -46,11 +44,17 @@ class Skipped:
 class Found:
     """Images of a source, with what is known of them."""
 
-    array: Array
+    array: Array | Rows
     laid_out: bool = True  # (n, channels, *spatial); if not, the axes must be found out
     layout: str | None = None  # that of the format, if they are not laid out and nobody says
     value_range: tuple[float, float] | None = None  # of black and white, if the reader knows
     notes: tuple[str, ...] = ()  # what was done, as what follows "3 ...": "have no colour"
+
+    @property
+    def pixels(self) -> Array:
+        """The array of a picture, which is in memory."""
+        assert isinstance(self.array, np.ndarray)
+        return self.array
 
 
 Items = Iterator[tuple[str, Array | Found | Skipped]]
@@ -138,12 +142,12 @@ def _whole_numbers(upright: Image.Image, picture: Image.Image) -> Array:
 
 def _alike(frames: list[Found]) -> list[Found]:
     """Frames of one picture with as many channels each; Pillow gives the first of a GIF as grey."""
-    if len({frame.array.shape[1] for frame in frames}) < 2:
+    if len({frame.pixels.shape[1] for frame in frames}) < 2:
         return frames
-    if all((frame.array == frame.array[:, :1]).all() for frame in frames):
-        return [_with(frame, frame.array[:, :1]) for frame in frames]
+    if all((frame.pixels == frame.pixels[:, :1]).all() for frame in frames):
+        return [_with(frame, frame.pixels[:, :1]) for frame in frames]
     repeats = {1: 3, 3: 1}
-    return [_with(f, f.array.repeat(repeats[f.array.shape[1]], axis=1)) for f in frames]
+    return [_with(f, f.pixels.repeat(repeats[f.pixels.shape[1]], axis=1)) for f in frames]
 
 
 def _with(frame: Found, array: Array) -> Found:
@@ -151,4 +155,4 @@ def _with(frame: Found, array: Array) -> Found:
 
 
 def _noted(frame: Found, note: str) -> Found:
-    return Found(frame.array, notes=(note, *frame.notes))
+    return Found(frame.pixels, notes=(note, *frame.notes))

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from sads.data.arrays import Array
+from sads.data.rows import Array
 from sads.errors import DataError
 
 Range = tuple[float, float]

@@ -22,9 +22,10 @@ from pathlib import Path
 from typing import Any
 
 from sads.checked import checked
-from sads.data.arrays import Array, load_idx, load_images_array
+from sads.data.arrays import load_idx, open_images_array
 from sads.data.digits import load_digits
 from sads.data.picture_files import PICTURES, Found, Items, Skipped, read_picture
+from sads.data.rows import Array
 from sads.data.sources import reading_file
 from sads.errors import DataError, InvalidArgumentError, printable
 from sads.untrusted import first_line, open_regular
@@ -37,7 +38,8 @@ ADDED_BY_SYSTEMS = ("__MACOSX", "@eaDir", "Thumbs.db", "desktop.ini")
 
 def read_numpy(path: Path) -> Items:
     """The array of an npy file; of an npz file `images`, or its only array."""
-    yield path.name, Found(load_images_array(path), laid_out=False)
+    with open_images_array(path) as rows:
+        yield path.name, Found(rows, laid_out=False)
 
 
 def read_idx(path: Path) -> Items:

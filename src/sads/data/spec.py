@@ -22,6 +22,7 @@ import torch
 from torch import Tensor
 
 from sads.arguments import check_seed, shown
+from sads.checked import checked
 from sads.data.bases import BASES, basis
 from sads.data.images import read_images
 from sads.data.labels import load_labels
@@ -127,6 +128,7 @@ class DataSet:
         return self.spec.kind
 
 
+@checked
 def read_data(
     data: str | DataSpec,
     shape: tuple[int, ...],

@@ -31,7 +31,7 @@ from sads.checked import checked
 from sads.diffusion.clipping import Frame, clipping_of, frame_of
 from sads.diffusion.execution import fast_inference
 from sads.diffusion.model import ScoreModel, noise_from_output
-from sads.diffusion.sample import SAMPLERS, SamplingOptions, spread_levels
+from sads.diffusion.sample import SAMPLERS, SamplingOptions, check_steps, spread_levels
 from sads.diffusion.skip import fit_gaussian
 from sads.errors import DataError, counted
 from sads.estimates import Estimate, mean_estimate
@@ -134,6 +134,8 @@ def measure_anatomy(
         rotation: the one that the model's data were rotated by.
         directions: (D, *shape), the Score Anisotropy Directions of the architecture, as
             `geometry.directions().vectors` has them.
+        num_samples: of the test data, the first so many, each at all levels.
+        seed: of the noise.
     """
     check_type(model, ScoreModel, "the model", "pass what sads.train or sads.load_model returns")
     check_count("num_samples", num_samples, 2)
@@ -185,6 +187,7 @@ def measure_anatomy(
     )
 
 
+@checked
 def follow_sampler(
     model: ScoreModel,
     x: Tensor,
@@ -199,6 +202,8 @@ def follow_sampler(
     sampler, steps, clipping and rotation.
     """
     options = options or SamplingOptions()
+    check_count("num_samples", num_samples)
+    check_steps(options.steps, model.family.schedule)
     frame = frame_of(model, options.rotation)
     clipping = clipping_of(model, options.clip, frame)
     z = _seen(model, frame, x)
@@ -248,6 +253,7 @@ def follow_sampler(
     )
 
 
+@checked
 def energy_parts(y: Tensor, test: Tensor, train: Tensor | None = None) -> EnergyParts:
     """The energy of samples `y` (N, *shape) beside that of data `test` (M, *shape).
 
@@ -255,6 +261,7 @@ def energy_parts(y: Tensor, test: Tensor, train: Tensor | None = None) -> Energy
         train: data whose principal components say what is along and what is off them; the test
             data if not given.
     """
+    y = as_samples(y, "the samples", tuple(test.shape[1:]))
     gaussian = fit_gaussian((test if train is None else train).flatten(1))
     count = _num_along(gaussian)
     basis = gaussian.vectors[:, :count].double()
@@ -270,8 +277,10 @@ def energy_parts(y: Tensor, test: Tensor, train: Tensor | None = None) -> Energy
     return EnergyParts(mean_estimate(along), mean_estimate(off), data_along, data_off)
 
 
+@checked
 def energy_spectrum(y: Tensor, test: Tensor) -> Spectrum:
     """The energy of samples `y` (N, *shape) along each component of data `test` (M, *shape)."""
+    y = as_samples(y, "the samples", tuple(test.shape[1:]))
     gaussian = fit_gaussian(test.flatten(1))
     basis = gaussian.vectors.double()
 

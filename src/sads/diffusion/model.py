@@ -118,19 +118,21 @@ class ScoreModel:
             "family": json.dumps(self.family.describe()),
             "provenance": json.dumps(plain(self.provenance)),
         }
-        with replacing(Path(path)) as temporary:
+        path = as_path(path)
+        with replacing(path) as temporary:
             write_tensors(temporary, {**tensors, "losses": self.losses}, metadata)
-        return Path(path)
+        return path
 
 
 @checked
 def load_model(
     path: str | os.PathLike[str], score_family: ScoreFamily | Factory | None = None
 ) -> ScoreModel:
-    """Read a model that `ScoreModel.save` or a training run wrote.
+    """Read a model that `ScoreModel.save` or a training run wrote to `path`.
 
     A model of a family that sads knows by name is rebuilt from its options; for your own networks
-    pass the family, or the function that builds them. The file has the skip of the model, if any.
+    pass it as `score_family`, or the function that builds them. The file has the skip of the model,
+    if any.
     """
     with opening(as_path(path), FORMAT, CheckpointError) as file:
         provenance = TrainingProvenance.from_json(file.metadata["provenance"])

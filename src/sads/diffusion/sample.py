@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from sads.arguments import check_count, check_seed, check_type, shown
+from sads.arguments import as_path, check_count, check_seed, check_type, shown
 from sads.checked import checked
 from sads.diffusion.clipping import Clip, Clipping, clipping_of, frame_of
 from sads.diffusion.cores import count_flops
@@ -26,11 +26,11 @@ from sads.diffusion.model import ScoreModel, noise_from_output
 from sads.environment import check_samples, usable_device
 from sads.errors import CheckpointError, InvalidArgumentError, printable
 from sads.families import ScoreFamily
-from sads.files import digest, tensor_digest
+from sads.files import check_folder, digest, tensor_digest
 from sads.geometry.memory import check_evaluation
 from sads.rotations.rotation import Rotation
 from sads.schedule import Schedule
-from sads.seeds import torch_stream
+from sads.seeds import all_bits, seeded, torch_stream
 from sads.table1 import NUM_LEVELS
 from sads.threads import worker_pool
 from sads.unfinished import Partial
@@ -196,6 +196,7 @@ def sample(
 
     Args:
         steps: evaluations of the network per sample, spread evenly over the levels.
+        seed: of the noise. The same samples come first if more are drawn.
         sampler: `"ddpm"` (the paper's), `"ddim"`, `"dpm-solver"` (good from 20 steps on) or
             `"langevin"` (takes hundreds of steps: with fewer, samples are far too large).
         clip: keep the prediction of `x_0` within `(low, high)` at every step, in the frame of the
@@ -204,11 +205,17 @@ def sample(
         batch_size: samples at a time, rounded up to a multiple of 50; does not change the result.
             By default few of a large network and many of a small one. On the CPU every core works
             at a batch of its own, so that none waits for another after every layer.
+        device: where the network runs.
+        compile: force `torch.compile` on or off; by default long runs on a GPU use it.
         checkpoint: file in which finished batches are kept while others are drawn. The same call
             continues from it, after `kill -9` too, to the same samples. It is left there at the
             end: remove it when the samples are saved.
         checkpoint_seconds: between two writes of it; 30 if not given.
         progress: called with network evaluations so far, in all, and the share done.
+
+    Raises:
+        NetworkError: the network cannot be evaluated.
+        CheckpointError: `checkpoint` is of other samples.
     """
     options = SamplingOptions(
         steps=steps,
@@ -247,10 +254,7 @@ def draw(
     check_count("num_samples", num_samples)
     check_samples(num_samples, model.family.dimension)
     steps, schedule = options.steps, model.family.schedule
-    if not 1 <= steps <= schedule.num_levels:
-        raise InvalidArgumentError(
-            f"steps must be between 1 and the {schedule.num_levels} levels, got {steps}"
-        )
+    check_steps(steps, schedule)
     frame = frame_of(model, options.rotation)
     clipping = clipping_of(model, options.clip, frame)
     device = usable_device(options.device)
@@ -261,6 +265,8 @@ def draw(
     size = min(options.batch_size or default_batch_size(model.family, device), share)
     size = BLOCK * math.ceil(size / BLOCK)
     kept = options.checkpoint is not None
+    if options.checkpoint is not None:
+        check_folder(as_path(options.checkpoint).parent)
     partial = Partial(
         options.checkpoint,
         PARTIAL_FORMAT,
@@ -312,7 +318,7 @@ def draw(
             return eps
         return clipping.noise(eps, x, _abar(schedule, level))
 
-    with worker_pool(num_workers) as pool:
+    with seeded(all_bits(options.seed)), worker_pool(num_workers) as pool:  # for noise in networks
         forward = fast_inference(network, model.family, num_samples * steps, size, options.compile)
         batches.layers.add(forward.layers)
         try:
@@ -434,6 +440,14 @@ def default_batch_size(family: ScoreFamily, device: torch.device) -> int:
     if device.type != "cpu":
         return MAX_BATCH
     return min(MAX_BATCH, max(BLOCK, BLOCK * round(BATCH_FLOPS / count_flops(family) / BLOCK)))
+
+
+def check_steps(steps: int, schedule: Schedule) -> None:
+    """A sampler visits a level at most once."""
+    if not 1 <= steps <= schedule.num_levels:
+        raise InvalidArgumentError(
+            f"steps must be between 1 and the {schedule.num_levels} levels, got {steps}"
+        )
 
 
 def spread_levels(num_levels: int, steps: int) -> list[int]:

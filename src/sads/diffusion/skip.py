@@ -57,18 +57,17 @@ def fit_gaussian(rows: Tensor, rank: int | None = None) -> GaussianPart:
         rank = DEFAULT_RANK
     if num_samples < 2:
         raise DataError(
-            f"a Gaussian skip takes at least two samples, got {num_samples}: give more, their mean "
-            "and covariance are what it is made of"
+            f"a mean and a covariance take at least two samples, got {num_samples}: give more"
         )
     if not rows.isfinite().all():
-        raise DataError("the data have NaN or infinite entries; clean them before fitting a skip")
+        raise DataError("the data have NaN or infinite entries; remove or mend those samples")
     mean = torch.zeros(dimension, dtype=torch.float64)
     for chunk in chunks(rows):
         mean += chunk.sum(dim=0) / num_samples
     total = sum(float((c - mean).square().sum()) for c in chunks(rows)) / num_samples
     if total <= NEGLIGIBLE**2 * float(mean.square().sum()):
         raise DataError(
-            "the data of the skip have rank 0: all samples are equal, and there is no covariance; "
+            "the data have rank 0: all samples are equal, and there is no covariance; "
             "give data that vary"
         )
     if dimension <= min(num_samples, MAX_EXACT):

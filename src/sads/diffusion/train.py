@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
-from sads.arguments import check_count
+from sads.arguments import as_path, check_count
 from sads.checked import checked
 from sads.diffusion.checkpoints import TrainingState, load_checkpoint, save_checkpoint
 from sads.diffusion.clipping import range_of
@@ -37,7 +37,7 @@ from sads.errors import (
     printable,
 )
 from sads.families import ScoreFamily, as_family
-from sads.files import tensor_digest
+from sads.files import check_folder, tensor_digest
 from sads.geometry.memory import check_evaluation
 from sads.samples import as_samples, check_values
 from sads.seeds import derive_seed, seed_torch, seeded, torch_stream
@@ -68,15 +68,28 @@ def train(
 ) -> ScoreModel:
     """Train a network of `family` on the samples `x`, (N, *shape); defaults are Table 1's.
 
-    With `checkpoint`, the run is saved every `checkpoint_every` updates, and continues from that
-    file if it is there. A loss that is not finite raises `DivergedError`; the checkpoint stays.
-
     Args:
+        x: floating-point numbers, such as images from -1 to 1; at least a batch of them.
+        iterations: updates of Adam.
+        batch_size: samples an update. The set is shuffled anew each epoch, and what is left of an
+            epoch that is not a whole batch is not used in it.
+        learning_rate: of Adam, the same throughout.
+        max_gradient_norm: longer gradients are shortened to it.
+        seed: of the initial weights (32 bits of it), batches, noise and dropout.
+        checkpoint: a file in which the run is saved every `checkpoint_every` updates. If it is
+            there, the run continues from it, to the same weights.
+        device: where the network is trained.
         ema_decay: also average the weights with this decay. The model has the average, and
             `model.unaveraged()` the weights of the last update.
         centre: train on `x` without its mean, which the model keeps and adds to samples.
         compile: force `torch.compile` on or off; by default long runs on a GPU use it.
         progress: called with updates so far, updates in all, and the loss.
+
+    Raises:
+        SamplesError: the samples have another shape than the family, or are not scaled.
+        DivergedError: a loss or a weight is not finite; the last checkpoint stays.
+        NetworkError: the network cannot be built, evaluated or trained.
+        CheckpointError: `checkpoint` is of another run.
     """
     options = TrainingOptions(
         iterations=iterations,
@@ -130,7 +143,9 @@ def fit(
         x = x - mean.to(x)
         if family.skip is not None:
             family = replace(family, skip=family.skip.moved(-mean.flatten().cpu()))
-    path = None if checkpoint is None else Path(checkpoint)
+    path = None if checkpoint is None else as_path(checkpoint)
+    if path is not None:
+        check_folder(path.parent)
     if path is not None and path.exists():
         load_checkpoint(state, path, identity)
         if state.iteration > iterations:

@@ -47,7 +47,7 @@ class Archive:
         _read_geometries(folder)  # refused now if it is damaged, not when there is more to write
         if not os.path.lexists(path):
             return cls(folder, {})
-        records = {}
+        records: dict[str, Record] = {}
         older = []
         number = 0
         try:
@@ -65,7 +65,8 @@ class Archive:
                         older.append(line.decode().rstrip("\n"))
                         continue
                     record = Record.from_json(content)
-                    records[record.cell.hash] = record
+                    if adds_to(records, record):  # lines of two branches may be there twice
+                        records[record.cell.hash] = record
         except StoreError:
             raise
         except OSError as error:
@@ -110,7 +111,7 @@ class Archive:
                 files[name] = digest(content := _pack(samples))
                 with replacing(self.folder / SAMPLES / name) as temporary:
                     temporary.write_bytes(content)
-            merged[record.cell.hash] = replace(record, files=files)
+            merged[record.cell.hash] = _as_kept(replace(record, files=files))
         return self._write(merged)
 
     def update(self, records: Iterable[Record]) -> "Archive":
@@ -118,7 +119,7 @@ class Archive:
         merged = dict(self.records)
         for record in records:
             old = self.records[record.cell.hash]
-            merged[record.cell.hash] = replace(record, files=old.files)
+            merged[record.cell.hash] = _as_kept(replace(record, files=old.files))
         return self._write(merged)
 
     def _write(self, merged: dict[str, Record]) -> "Archive":
@@ -150,12 +151,23 @@ def _read_geometries(folder: Path) -> dict[str, dict[str, str]]:
     return known
 
 
+def adds_to(known: Mapping[str, Record], record: Record) -> bool:
+    """Whether a record is not known yet, or has baselines that the known one has not."""
+    old = known.get(record.cell.hash)
+    return old is None or (record.has_baselines and not old.has_baselines)
+
+
 def read_samples(path: Path, record: Record) -> Tensor:
     """Samples of a record in an npz file, (N, *shape) float32; `DataError` if they are not."""
     array = load_images_array(path)
     if array.dtype.kind != "f" or array.shape[1:] != record.cell.family.shape:
         raise DataError(f"{printable(path)} does not hold samples of the cell")
     return torch.from_numpy(array.astype(np.float32))
+
+
+def _as_kept(record: Record) -> Record:
+    """A record as whoever reads the archive will find it."""
+    return Record.from_json(parse_json(_line(record)))
 
 
 def _line(record: Record) -> str:

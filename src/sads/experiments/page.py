@@ -10,10 +10,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from sads.errors import OutputError, StoreError, printable
+from sads.errors import InvalidArgumentError, OutputError, StoreError, printable
 from sads.estimates import Estimate
 from sads.experiments.locks import folder_lock
 from sads.experiments.preregistration import describe_commit, find_registered
+from sads.experiments.spec import MOST_SEEDS
 from sads.experiments.verdict import (
     CONTRADICTED,
     INCONCLUSIVE,
@@ -26,7 +27,7 @@ from sads.experiments.verdict import (
 from sads.files import plain, replacing, write_json
 from sads.from_json import DecodingError, decode
 from sads.tables import Row, format_value
-from sads.untrusted import DAMAGE, first_line, read_json
+from sads.untrusted import DAMAGE, first_line, open_regular, read_json
 
 PAGE = "README.md"
 MARK_OF_PAGE = "<!-- Written by sads reproduce, which writes it anew each time. -->"
@@ -50,7 +51,12 @@ class Summary:
     notes: tuple[str, ...]
     pictures: dict[str, str]  # names of files
     cells: tuple[str, ...] = ()  # hashes of the records behind it; older summaries do not say
-    num_seeds: int | None = None  # repetitions that were asked for, if any number was
+    num_seeds: dict[str, int] | None = None  # by panel, where a number was asked for
+
+    def __post_init__(self) -> None:
+        counts = (self.num_seeds or {}).values()
+        if not all(1 <= count <= MOST_SEEDS for count in counts):
+            raise InvalidArgumentError(f"num_seeds must lie between 1 and {MOST_SEEDS:,}")
 
     def save(self, folder: Path) -> Path:
         return write_json(folder / f"{self.figure}.json", self)
@@ -172,9 +178,9 @@ def _is_page(path: Path) -> bool:
     if not os.path.lexists(path):
         return True
     try:
-        with path.open(encoding="utf-8") as file:
-            start = file.read(1000)
-    except (OSError, ValueError):
+        with open_regular(path) as file:
+            start = file.read(1000).decode("utf-8", "ignore")
+    except OSError:
         return False
     return start.startswith((MARK_OF_PAGE, EARLIER_PAGE))
 
@@ -198,7 +204,8 @@ def format_p(claim: Claim, value: float) -> str:
 
 def _section(summary: Summary) -> list[str]:
     lines = ["", f"## {summary.figure}: {summary.title} ({summary.scale})", ""]
-    lines += ["```sh", *map(printable, summary.command.splitlines()), "```", ""]
+    commands = [printable(line).replace("```", "") for line in summary.command.splitlines()]
+    lines += ["```sh", *commands, "```", ""]
     lines += [f"![{name}]({file})" for name, file in summary.pictures.items()]
     lines += ["", *(f"- {_escape(note)}" for note in summary.notes), ""]
     if summary.table:

@@ -109,6 +109,8 @@ def rank(
     networks = [replace(as_family(family), prediction="epsilon") for family in families]
     if not networks or not rotations:
         raise InvalidArgumentError("give at least one family and one rotation to rank")
+    for name in rotations:
+        Kind.parse(name)
     x = as_tensor(x, "the data")
     for family in networks:
         family.check_trainable()  # before anything is estimated
@@ -117,8 +119,6 @@ def rank(
                 f"the data have the shape {format_shape(x.shape[1:])}, {family.name} takes "
                 f"{format_shape(family.shape)}; give families for data of this shape"
             )
-    for name in rotations:
-        Kind.parse(name)
     known = read_league() if league is None else league
     practices = WAYS[practice]
     winners = {name: winner for name in practices if (winner := known.winner(name, outcome))}
@@ -259,8 +259,8 @@ def _no_winner(league: League, winner: Standing | None, practice: str, outcome: 
     word = "not judged" if claim is None else claim.verdict
     return (
         f"{words} No predictor of the {NAMES[outcome]} was shown to be right: the best on digits "
-        f"and MNIST, {winner.predictor}, was right in {winner.right} of {winner.pairs} pairs of "
-        f"rotations of held-out data ({word})"
+        f"and MNIST, {winner.predictor}, was right in {winner.right} of "
+        f"{counted(winner.pairs, 'pair')} of rotations of held-out data ({word})"
     )
 
 

@@ -100,7 +100,8 @@ def trained_families(
 def losses_by_rotation(records: Iterable[Record]) -> dict[str, TrainedLosses]:
     """The losses of models of one family and one set of data, by rotation.
 
-    Random rotations are one kind. Of trainings of different settings the most frequent count.
+    Random rotations are one kind. Of trainings of different settings the most frequent count, and
+    of those that are as frequent the shortest, wherever they stand in the records.
     """
     # A training that was sampled in several ways, or computed by several layers, counts once; one
     # that went on from it is another.
@@ -110,7 +111,7 @@ def losses_by_rotation(records: Iterable[Record]) -> dict[str, TrainedLosses]:
     settings: dict[tuple[str, int, int], list[Record]] = {}
     for record in once.values():
         settings.setdefault(_setting(record), []).append(record)
-    (_, length, parts), chosen = max(settings.items(), key=lambda setting: len(setting[1]))
+    (_, length, parts), chosen = max(settings.items(), key=lambda s: (len(s[1]), -s[0][1]))
     groups: dict[str, list[tuple[float, ...]]] = {}
     for record in chosen:
         kind = record.cell.rotation

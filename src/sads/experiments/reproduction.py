@@ -6,30 +6,28 @@ were finished here go to that file.
 
 import os
 import time
-from collections.abc import Collection, Iterator
-from contextlib import AbstractContextManager, ExitStack
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterator
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Protocol
 
 from sads.cpu import layers_name
-from sads.errors import InvalidArgumentError, OutputError, counted, printable
+from sads.errors import InvalidArgumentError, OutputError, printable
 from sads.experiments.archive import RECORDS
+from sads.experiments.drawing import draw_figure, refuse_to_lose
 from sads.experiments.figures import all_figures
 from sads.experiments.figures.figure import Context, Figure, Outcome, check_scale
-from sads.experiments.locks import FOLDER_LOCK, folder_lock
-from sads.experiments.page import Summary, find_page, plain_rows
-from sads.experiments.preregistration import note_registration
-from sads.experiments.records import Record
+from sads.experiments.locks import FOLDER_LOCK
+from sads.experiments.page import Summary, find_page
 from sads.experiments.run import Sources
-from sads.experiments.spec import Cell
+from sads.experiments.spec import MOST_SEEDS
 from sads.experiments.store import MARK, Store
 from sads.experiments.sweep import RayCluster, Watch, connect, prepare_geometry, sweep
-from sads.files import TEMPORARY, check_folder, replacing
-from sads.tables import titles
+from sads.files import TEMPORARY, check_folder, check_folder_name
 
-MOST_ASKED = 1024  # seeds of a cell, or workers on one machine
+MOST_WORKERS = 1024  # on one machine
 
 
 @dataclass(frozen=True)
@@ -58,12 +56,13 @@ class Request:
 
     def __post_init__(self) -> None:
         check_scale(self.scale)
-        for what, count in (("worker", self.num_workers), ("seed", self.num_seeds)):
+        asked = (("worker", self.num_workers, MOST_WORKERS), ("seed", self.num_seeds, MOST_SEEDS))
+        for what, count, most in asked:
             if count is not None and count < 1:
                 raise InvalidArgumentError(f"give at least 1 {what}, got {count}")
-            if count is not None and count > MOST_ASKED:
+            if count is not None and count > most:
                 raise InvalidArgumentError(
-                    f"{count:,} {what}s are more than the {MOST_ASKED:,} that we run; give fewer"
+                    f"{count:,} {what}s are more than the {most:,} that we run; give fewer"
                 )
 
     @property
@@ -92,6 +91,7 @@ class Request:
                 f"{printable(folder)} is not empty and holds no store of sads; choose another --out"
             )
         self._check_earlier()
+        check_folder_name(folder)
         check_folder(folder)
         return Store(folder / "store", archive=folder)
 
@@ -158,7 +158,9 @@ def make_figures(
         if not figure.panels or context.panels(figure.panels, figure.on_request)
     ]
     for figure in (figure for figure in chosen if figure.images):
-        figure.cells(context)  # reads all images, before hours go into the first figure
+        with observer.stage(f"{figure.name}: reading images"):
+            figure.cells(context)  # before hours go into the first figure
+            refuse_to_lose(figure, context, request.folder)
     for figure in chosen:
         started = time.perf_counter()
         with observer.stage(f"{figure.name}: preparing"):
@@ -174,7 +176,7 @@ def make_figures(
                 watch=watch,
             )
         with observer.stage(f"{figure.name}: drawing"):
-            outcome, summary = _draw(figure, context, request.folder, command, cells)
+            outcome, summary = draw_figure(figure, context, request.folder, command, cells)
         yield Made(
             figure=figure,
             outcome=outcome,
@@ -183,117 +185,3 @@ def make_figures(
             notes=board.notes,
             seconds=time.perf_counter() - started,
         )
-
-
-def _draw(
-    figure: Figure, context: Context, folder: Path, command: str, asked: Collection[Cell]
-) -> tuple[Outcome, Summary]:
-    """Draw a figure and write it; again, if another process has meanwhile drawn other panels."""
-    while True:
-        earlier = Summary.load(folder, figure.name)
-        drawn = _drawing(figure, context, earlier)
-        outcome = figure.draw(drawn)
-        done = drawn.used_records
-        if context.store.is_local:
-            context.store.to_archive(done)
-        older = note_registration([record.versions for record in done], figure.name)
-        outcome = replace(outcome, notes=[*outcome.notes, *older])
-        commands = _commands(earlier, command, {cell.twin_hash for cell in asked}, done)
-        with folder_lock(folder):
-            if _shown(Summary.load(folder, figure.name)) == _shown(earlier):
-                return outcome, write_outcome(figure, outcome, folder, drawn, commands)
-
-
-def _commands(
-    earlier: Summary | None, command: str, asked: Collection[str], done: Collection[Record]
-) -> str:
-    """What made a figure: this command, after those before it if it did not ask for all cells."""
-    if earlier is None or all(record.cell.twin_hash in asked for record in done):
-        return command
-    return "\n".join(dict.fromkeys([*earlier.command.splitlines(), command]))
-
-
-def _shown(summary: Summary | None) -> object:
-    """What a figure shows, whatever the words of its claims have become on the page."""
-    return summary and (summary.panels, summary.num_seeds, summary.cells)
-
-
-def _drawing(figure: Figure, context: Context, earlier: Summary | None) -> Context:
-    """The context that draws a figure, with the panels and seeds that it had already."""
-    panels = context.panels(figure.panels, figure.on_request)
-    seeds = [context.num_seeds, None if earlier is None else earlier.num_seeds]
-    return context.to_draw(
-        panels=(*panels, *(() if earlier is None else earlier.panels)),
-        num_seeds=max((count for count in seeds if count is not None), default=None),
-    )
-
-
-def refuse_to_lose(figure: Figure, context: Context, folder: Path) -> None:
-    """One line if a figure would be drawn without cells that it shows and that are still there.
-
-    Those of images that are not given any more, or that are others now.
-    """
-    earlier = Summary.load(folder, figure.name)
-    if earlier is None or not earlier.cells:
-        return
-    drawn = {cell.twin_hash for cell in figure.cells(_drawing(figure, context, earlier))}
-    shown = (context.store.find_hash(name) for name in earlier.cells)
-    lost = [r.cell for r in shown if r is not None and r.cell.twin_hash not in drawn]
-    if lost:
-        data = ", ".join(sorted({str(cell.data) for cell in lost})[:3])
-        raise OutputError(
-            f"{printable(folder / figure.name)}.json shows {counted(len(lost), 'cell')} that would "
-            f"be left out ({printable(data)}); give what it was made with ("
-            f"{printable('; '.join(earlier.command.splitlines()))}), or another --out"
-        )
-
-
-def write_outcome(
-    figure: Figure, outcome: Outcome, folder: Path, context: Context, command: str
-) -> Summary:
-    """Write the pictures of a figure and its `figN.json`: all of them, or none if one fails."""
-    from sads.plots.style import save
-
-    pictures = {name: f"{_file_name(figure, name)}.png" for name in outcome.pictures}
-    check_pictures(folder, figure.name, list(pictures.values()))
-    summary = Summary(
-        figure=figure.name,
-        title=figure.title,
-        scale=context.scale,
-        panels=tuple(context.panels(figure.panels, figure.on_request)),
-        command=command,
-        claims=tuple(outcome.claims),
-        columns=titles(outcome.table),
-        table=plain_rows(outcome.table),
-        notes=tuple(outcome.notes),
-        pictures=pictures,
-        cells=tuple(sorted(record.cell.hash for record in context.used_records)),
-        num_seeds=context.num_seeds,
-    )
-    with ExitStack() as written:
-        for name, picture in outcome.pictures.items():
-            save(picture, written.enter_context(replacing(folder / pictures[name])))
-        summary.save(folder)  # first of all that takes its place: it says which pictures are ours
-    return summary
-
-
-def check_pictures(folder: Path, figure: str, pictures: Collection[str]) -> None:
-    """One line if a figure would lose a picture of its own, or replace one of somebody else."""
-    earlier = Summary.load(folder, figure)
-    lost = [] if earlier is None else [p for p in earlier.pictures.values() if p not in pictures]
-    if lost:
-        raise OutputError(
-            f"{figure} would lose {', '.join(map(printable, lost[:3]))}, for which cells of today "
-            f"are missing; compute them, or move {printable(folder / figure)}.json away"
-        )
-    ours = set() if earlier is None else set(earlier.pictures.values())
-    for name in pictures:
-        if name not in ours and os.path.lexists(folder / name):
-            raise OutputError(
-                f"{printable(folder / name)} is there already and not of this figure; move it away "
-                "and run this again: nothing is computed twice"
-            )
-
-
-def _file_name(figure: Figure, picture: str) -> str:
-    return picture if picture.startswith(figure.name) else f"{figure.name}-{picture}"

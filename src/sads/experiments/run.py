@@ -354,8 +354,8 @@ def read_source(
         return read.images[order], None
     if len(labels) != len(order):
         raise DataError(
-            f"{source} has {len(labels)} labels for {len(order)} images, expected one for each: "
-            "mend or remove them"
+            f"{source} has {counted(len(labels), 'label')} for {counted(len(order), 'image')}, "
+            "expected one for each: mend or remove them"
         )
     return read.images[order], labels[order]
 

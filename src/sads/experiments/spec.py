@@ -23,6 +23,7 @@ from sads.table1 import Column, Sampling, Training
 
 FORMAT = 2
 DECAY = 0.99  # of the average that a training keeps beside its weights, if the cell asks for none
+MOST_SEEDS = 1024  # of a panel, which nobody trains
 SKIPS = ("none", "gaussian")
 
 

@@ -30,7 +30,7 @@ import itertools
 import os
 import shutil
 import tempfile
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -52,7 +52,7 @@ from sads.errors import (
     counted,
     printable,
 )
-from sads.experiments.archive import RECORDS, Archive, read_samples
+from sads.experiments.archive import RECORDS, Archive, adds_to, read_samples
 from sads.experiments.locks import lock, wait_for
 from sads.experiments.records import Record
 from sads.experiments.spec import Cell, GeometrySpec
@@ -169,7 +169,7 @@ class Store:
         if self.is_local:
             with contextlib.suppress(OSError):
                 os.rename(folder, target)
-                with open(self._path("journal.txt"), "a") as journal:
+                with open(self._path("journal.txt"), "a", encoding="utf-8") as journal:
                     journal.write(f"{record.cell.hash} {record.cell.label}\n")
             return
         for path in _files(folder, last="record.json"):
@@ -196,14 +196,14 @@ class Store:
         added meanwhile stays.
         """
         given = list(records)
-        if any(_adds_to(self.archive.records, record) for record in given):
+        if any(adds_to(self.archive.records, record) for record in given):
             with self.archive.renewed() as archive:
                 self.archive = self._added(archive, given)
         return self.archive
 
     def _added(self, archive: Archive, given: Iterable[Record]) -> Archive:
         known = archive.records
-        adding = [record for record in given if _adds_to(known, record)]
+        adding = [record for record in given if adds_to(known, record)]
         new = [record for record in adding if record.cell.hash not in known]
         fuller = [record for record in adding if record.cell.hash in known]
         if fuller:
@@ -317,7 +317,7 @@ class Store:
         """
         folder = self._work / cell.training_hash
         folder.mkdir(parents=True, exist_ok=True)
-        with lock(folder / "lock", wait=False) as mine:
+        with lock(folder / "lock") as mine:
             if mine is not None:
                 mine.truncate(0)
                 mine.write(cell.hash)
@@ -339,7 +339,7 @@ class Store:
                 shutil.rmtree(folder, ignore_errors=True)
             if not (folder / "lock").is_file():  # nobody has worked there yet, or nobody of ours
                 continue
-            with lock(folder / "lock", wait=False) as mine:
+            with lock(folder / "lock") as mine:
                 if mine is not None and self._is_left(folder):
                     shutil.rmtree(folder, ignore_errors=True)
 
@@ -380,7 +380,11 @@ class Store:
                         f"{self.url} was written by a newer sads (store version "
                         f"{described.version}, this one reads {VERSION}): upgrade sads"
                     )
-            elif self._fs.exists(self._root) and self._visible_files():
+            elif (
+                self._fs.exists(self._root)
+                and self._visible_files()
+                and not self._fs.exists(mark)  # another process made the store meanwhile
+            ):
                 raise StoreError(
                     f"{self.url} is not empty and not a store of sads; choose another --out"
                 )
@@ -442,7 +446,7 @@ class Store:
     def _write(self, name: str, text: str) -> None:
         if self.is_local:
             with replacing(Path(self._path(name))) as temporary:
-                temporary.write_text(text)
+                temporary.write_text(text, encoding="utf-8")
         else:
             self._fs.pipe_file(self._path(name), text.encode())
 
@@ -458,12 +462,6 @@ class Store:
 
     def _path(self, *parts: str) -> str:
         return "/".join([self._root.rstrip("/"), *parts])
-
-
-def _adds_to(known: Mapping[str, Record], record: Record) -> bool:
-    """Whether a record is not known yet, or has baselines that the known one has not."""
-    old = known.get(record.cell.hash)
-    return old is None or (record.has_baselines and not old.has_baselines)
 
 
 def check_geometry(spec: GeometrySpec, geometry: Geometry) -> None:

@@ -22,7 +22,13 @@ from typing import Any, Literal
 
 import torch
 
-from sads.errors import InvalidArgumentError, RayClusterError, SadsError
+from sads.errors import (
+    InvalidArgumentError,
+    NotEnoughMemoryError,
+    RayClusterError,
+    SadsError,
+    describe_failure,
+)
 from sads.experiments.run import Report, Sources, get_geometry, run_cell
 from sads.experiments.spec import Cell, GeometrySpec
 from sads.experiments.store import Store
@@ -59,6 +65,7 @@ class Board:
     finished: int = 0
     failed: dict[Cell, str] = field(default_factory=dict)
     running: dict[Cell, float] = field(default_factory=dict)  # the share that is done
+    elsewhere: set[Cell] = field(default_factory=set)  # another process has what they need
     notes: list[str] = field(default_factory=list)
     started: float = field(default_factory=time.perf_counter)
 
@@ -177,8 +184,14 @@ def _note(board: Board, queue: _Queue, event: Event) -> None:
     """Bring the board up to date, and give back to the queue what must be tried again."""
     if event.kind in ("started", "progress"):
         board.running[event.cell] = event.share
+        if event.kind == "progress":
+            board.elsewhere.discard(event.cell)
         return
     board.running.pop(event.cell, None)
+    if event.kind == "busy":
+        board.elsewhere.add(event.cell)
+    else:
+        board.elsewhere.discard(event.cell)
     if event.kind == "finished":
         board.finished += 1
     elif event.kind == "failed":
@@ -211,7 +224,7 @@ def _attempt(
     except SadsError as error:
         return Event("failed", cell, text=str(error))
     except Exception as error:
-        return Event("failed", cell, text=f"{type(error).__name__}: {error}")
+        return Event("failed", cell, text=describe_failure(error))
     return Event("busy" if record is None else "finished", cell)
 
 
@@ -295,7 +308,7 @@ def _work(connection: Connection, url: str, sources: Sources) -> None:
     """Compute cells until the parent is gone."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the parent, which ends us
     torch.set_num_threads(1)
-    store = Store(url)
+    store: Store | None = None
 
     def tell(event: Event) -> None:
         try:
@@ -316,7 +329,12 @@ def _work(connection: Connection, url: str, sources: Sources) -> None:
                 last = time.monotonic()
                 tell(Event("progress", cell, share))
 
-        tell(_attempt(cell, store, sources, report))
+        try:
+            store = store or Store(url)
+        except SadsError as error:  # somebody has removed or exchanged it since
+            tell(Event("failed", cell, text=str(error)))
+        else:
+            tell(_attempt(cell, store, sources, report))
 
 
 def connect(cluster: RayCluster) -> Any:
@@ -437,10 +455,15 @@ def geometry_on_ray(spec: GeometrySpec, cluster: RayCluster, first_network: int 
 
 
 def _shard(spec: GeometrySpec, first_network: int, num_networks: int) -> Geometry:
-    return estimate_geometry(
-        spec.family.build(),
-        num_networks,
-        seed=spec.seed,
-        first_network=first_network,
-        matrix_free=False,
-    )
+    try:
+        return estimate_geometry(
+            spec.family.build(),
+            num_networks,
+            seed=spec.seed,
+            first_network=first_network,
+            matrix_free=False,
+        )
+    except NotEnoughMemoryError as error:
+        raise NotEnoughMemoryError(
+            f"{error}; one without a matrix is not drawn in shards: leave --ray out"
+        ) from error

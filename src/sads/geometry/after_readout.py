@@ -24,7 +24,7 @@ from torch import Tensor, nn
 
 from sads.families import ScoreFamily
 from sads.geometry.flow import Flow, Following, Sources
-from sads.geometry.recording import named_tensors
+from sads.geometry.recorder import named_tensors
 from sads.seeds import following
 
 MAX_PASSES = 2

@@ -9,14 +9,15 @@ directions. To first order, noise turns direction `i` of a subspace `S` out of i
     noise^2 = sum_{i in S} sum_{j not in S} Var(u_i^T G u_j) / (lambda_i - lambda_j)^2
 
 so for equal subspaces the sum of squared sines is on average the sum of both noises. Their ratio is
-judged by F with 15 and 15 degrees of freedom, those of sixteen batches. The noise of what is exact
+judged by F with 15 and 15 degrees of freedom, those of sixteen batches, or with fewer if one of the
+geometries has fewer. The noise of what is exact
 is rounding. Where the m-th eigenvalue equals the next one, nothing says which m directions are
 meant: the ends are then as much larger as it takes for both geometries to have a distance there,
 and *unknown* if no half of the directions has.
 
 *Spectra and energies.* Eigenvalues at eleven ranks from the first to the last, and energies along
 the DCT against frequency: differences of logarithms in units of their common error, by Student's t
-with 15 degrees of freedom.
+with as many degrees of freedom.
 
 All of these questions, of all pairs, are one family: a difference is *significant* if its p-value
 is below 5 % after Holm's correction. Where an error is not known, nothing is claimed (p = 1).
@@ -44,7 +45,7 @@ from sads.shapes import format_shape
 from sads.tables import distinct
 
 LEVEL = 0.05
-FREEDOM = 15  # of sixteen batches
+FREEDOM = 15  # of sixteen batches, and of what is exact
 RANKS = 11  # at which spectra are compared
 DIRECTIONS = 8  # of an end
 SAME = 1e-9  # relative difference of two exact numbers that counts as none
@@ -187,6 +188,13 @@ class _Known:
             rounding=EQUAL * float(found.values[0]) / mean,
         )
 
+    @property
+    def freedom(self) -> int:
+        """Degrees of freedom of its errors."""
+        if self.geometry.exact:
+            return FREEDOM
+        return max(1, int((self.geometry.counts > 0).sum()) - 1)
+
     def end(self, side: str, count: int) -> Tensor:
         """An orthonormal basis of an end, (count, D)."""
         directions = self.directions
@@ -237,7 +245,8 @@ def _angles(side: str, a: _Known, b: _Known, count: int) -> EndAngles:
     noise = a.noise(side, count) + b.noise(side, count)
     p = 1.0
     if math.isfinite(noise) and sines > SAME:
-        p = float(fisher.sf(sines / noise, FREEDOM, FREEDOM)) if noise > 0 else 0.0
+        freedom = min(a.freedom, b.freedom)
+        p = float(fisher.sf(sines / noise, freedom, freedom)) if noise > 0 else 0.0
     return EndAngles(side, tuple(cosines.acos().tolist()), math.sqrt(noise), count / dimension, p)
 
 
@@ -256,22 +265,22 @@ def _why(side: str, a: _Known, b: _Known, count: int, most: int) -> str:
 
 
 def _differences(what: str, places: Sequence[float], a: _Known, b: _Known) -> list[Difference]:
-    rounding = a.rounding, b.rounding
     return [
-        Difference(what, place, first, second, _p_value(first, second, rounding))
+        Difference(what, place, first, second, _p_value(first, second, a, b))
         for place, first, second in zip(places, getattr(a, what), getattr(b, what), strict=True)
     ]
 
 
-def _p_value(first: Estimate, second: Estimate, rounding: tuple[float, float]) -> float:
-    """The p-value of a difference of logarithms, two-sided."""
+def _p_value(first: Estimate, second: Estimate, a: _Known, b: _Known) -> float:
+    """The p-value of a difference of logarithms, two-sided, of numbers of two geometries."""
     if first <= 0 or second <= 0:  # below rounding: nothing is known
         return 1.0
     error = math.hypot(first.error / first, second.error / second)
     difference = abs(math.log(first / second))
     if error == 0:
-        return 0.0 if difference > SAME + rounding[0] / first + rounding[1] / second else 1.0
-    return float(2 * student.sf(difference / error, FREEDOM)) if math.isfinite(error) else 1.0
+        return 0.0 if difference > SAME + a.rounding / first + b.rounding / second else 1.0
+    freedom = min(a.freedom, b.freedom)
+    return float(2 * student.sf(difference / error, freedom)) if math.isfinite(error) else 1.0
 
 
 def _questions(pair: Pair) -> list[EndAngles | Difference]:
@@ -287,6 +296,20 @@ def check_shapes(shapes: Sequence[tuple[int, ...]], names: Sequence[str]) -> Non
                 f"{format_shape(shapes[0])}, {name} is {format_shape(shape)}; estimate both for "
                 "one shape (--shape)"
             )
+
+
+def check_directions(geometry: Geometry, name: str) -> None:
+    """Refuse a geometry whose directions are not known."""
+    if geometry.matrix_free:
+        raise InvalidArgumentError(
+            f"{name} is kept without a matrix, and its directions between the ends are not "
+            "known; compare geometries of a smaller shape"
+        )
+    if not geometry.trace > 0:
+        raise InvalidArgumentError(
+            f"the geometry of {name} is zero, and without a preference to compare; leave it "
+            "out, or estimate it with zero_readout='default'"
+        )
 
 
 def _checked(geometries: Sequence[Geometry], names: Sequence[str] | None) -> tuple[str, ...]:
@@ -305,14 +328,5 @@ def _checked(geometries: Sequence[Geometry], names: Sequence[str] | None) -> tup
         called = [str(name) for name in names]
     check_shapes([geometry.shape for geometry in geometries], called)
     for name, geometry in zip(called, geometries, strict=True):
-        if geometry.matrix_free:
-            raise InvalidArgumentError(
-                f"{name} is kept without a matrix, and its directions between the ends are not "
-                "known; compare geometries of a smaller shape"
-            )
-        if not geometry.trace > 0:
-            raise InvalidArgumentError(
-                f"the geometry of {name} is zero, and without a preference to compare; leave it "
-                "out, or estimate it with zero_readout='default'"
-            )
+        check_directions(geometry, name)
     return tuple(distinct(called))

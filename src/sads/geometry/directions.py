@@ -257,7 +257,7 @@ def find_directions(
         rounding = float(EQUAL * values[0] * (stop - start))
         if stop - start == 1:
             reason = "multiplicity"
-        elif doubt <= 0.2 * average and spread <= max(2 * doubt, rounding):
+        elif doubt <= max(0.2 * average, rounding) and spread <= max(2 * doubt, rounding):
             reason = "equal"
         else:
             reason = "unresolved"

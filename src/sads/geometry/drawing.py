@@ -15,7 +15,8 @@ from torch import Tensor, nn
 from sads.cpu.random import ODD
 from sads.files import digest
 from sads.geometry.laws import NORMAL, TRUNCATED, UNIFORM, Law, truncated_normal
-from sads.geometry.recording import Recording, build_network, named_tensors, record
+from sads.geometry.recorder import named_tensors
+from sads.geometry.recording import Recording, build_network, record
 from sads.seeds import other_generators, seeded
 
 

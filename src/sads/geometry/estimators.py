@@ -27,7 +27,7 @@ from sads.geometry.readout import Readout, capture_input, score_coefficients
 from sads.geometry.stacks import PARAMETER_BYTES, Stack
 from sads.geometry.streaming.networks import Streamed, StreamedNetwork, StreamedStack
 from sads.geometry.streaming.streams import NetworkStream
-from sads.probes import Probe, draw_input
+from sads.probes import Probe, draw_inputs
 from sads.seeds import generators_kept, numpy_stream, seed_generators
 
 NUM_BATCHES = BATCHES
@@ -116,12 +116,7 @@ class Estimator(ABC):
         """Networks `numbers`; each depends on the seed and its number only."""
         streams = [numpy_stream(self.seed, 0, n) for n in numbers]
         levels = self._levels(numbers)
-        x = torch.stack(
-            [
-                draw_input(self.probe, self.family.shape, int(level), self.family.schedule, stream)
-                for level, stream in zip(levels, streams, strict=True)
-            ]
-        )
+        x = draw_inputs(self.probe, self.family.shape, levels, self.family.schedule, streams)
         return Draws(numbers, levels, x, self._parameters(streams))
 
     def grams(self, draws: Draws) -> list[BatchGram]:

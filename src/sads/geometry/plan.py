@@ -46,7 +46,7 @@ from sads.geometry.readout import (
     score_coefficients,
     with_default_readout,
 )
-from sads.geometry.recording import LargeNetwork, named_tensors
+from sads.geometry.recorder import LargeNetwork, named_tensors
 from sads.geometry.response import response_of
 from sads.geometry.result import Provenance
 from sads.geometry.stacks import set_up_threads
@@ -54,7 +54,7 @@ from sads.geometry.streaming.inspection import Inspector
 from sads.geometry.streaming.networks import STREAM_BYTES, Streamed, weight_bytes
 from sads.geometry.streaming.remembered import Findings, key_of, recall, remember
 from sads.geometry.streaming.substitution import CannotStreamError
-from sads.probes import Probe, draw_input
+from sads.probes import Probe, draw_inputs
 from sads.seeds import generators_kept, numpy_stream
 
 Stage = Callable[[str], None]  # told what set-up is doing
@@ -386,7 +386,7 @@ def _usable(found: Readout | NoReadout, family: ScoreFamily, probe: Probe) -> Re
 
 
 def _response(output: Tensor, family: ScoreFamily, probe: Probe) -> tuple[float, ...]:
-    probed = draw_input(probe, family.shape, 0, family.schedule, numpy_stream(0))
+    probed = draw_inputs(probe, family.shape, [0], family.schedule, [numpy_stream(0)])[0]
     return response_of(output, probed)
 
 

@@ -27,7 +27,7 @@ from sads.geometry.drawing import Blueprint
 from sads.geometry.flow import NOTHING, Flow, Following, tensors_in
 from sads.geometry.laws import Law
 from sads.geometry.lift import Lift
-from sads.geometry.recording import named_tensors
+from sads.geometry.recorder import named_tensors
 
 LARGE = 256 << 20  # bytes of a factor; of a larger one no matrix is made to check its formula
 

@@ -13,54 +13,26 @@ on PyTorch's device `meta`, everything else that the constructor makes holds val
 
 import math
 import threading
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn.modules.module import register_module_parameter_registration_hook
-from torch.overrides import TorchFunctionMode
-from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 
 from sads.errors import NetworkError
-from sads.geometry.flow import Flow, Reading, tensors_in
-from sads.geometry.laws import CONSTANT, NORMAL, RANDOM, TRUNCATED, UNIFORM, Recipe, Step
-from sads.seeds import other_generators, seed_torch, seeded
+from sads.geometry.flow import tensors_in
+from sads.geometry.laws import RANDOM, Recipe, Step
+from sads.geometry.recorder import (
+    Recorder,
+    named_tensors,
+    parameters_on_meta,
+    programs_of,
+    replayed_storages,
+    storage_of,
+)
+from sads.seeds import seeded
 from sads.shapes import format_shape
 
-aten = torch.ops.aten
-
-FILLS = {
-    aten.uniform_.default: UNIFORM,
-    aten.normal_.default: NORMAL,
-    aten.fill_.Scalar: CONSTANT,
-    aten.zero_.default: "zero_",
-}
-ELEMENTWISE = {
-    aten.mul_.Tensor: "mul_",
-    aten.mul_.Scalar: "mul_",
-    aten.div_.Tensor: "div_",
-    aten.add_.Tensor: "add_",
-    aten.add_.Scalar: "add_",
-    aten.sub_.Tensor: "sub_",
-    aten.erfinv_.default: "erfinv_",
-    aten.clamp_.default: "clamp_",
-}
-CREATORS = {
-    aten.randn.default: (NORMAL, (0.0, 1.0)),
-    aten.rand.default: (UNIFORM, (0.0, 1.0)),
-}
-DERIVED = {aten.mul.Tensor: "mul_", aten.div.Tensor: "div_", aten.add.Tensor: "add_"}
-ALIASES = (aten.clone.default,)
-UNWRITTEN = (  # memory that is reserved, or looked at in another way
-    aten.empty.memory_format,
-    aten.empty_like.default,
-    aten.detach.default,
-)
-TRUNCATED_FUNCTION = "_no_grad_trunc_normal_"  # what nn.init.trunc_normal_ calls
-DEVICE, IS_META = (getattr(Tensor, name).__get__ for name in ("device", "is_meta"))
 _RECORDING = threading.RLock()
 
 
@@ -73,10 +45,6 @@ class Recording:
     reason: str | None  # why the recipes cannot be used, if they cannot
     alike: bool = True  # have all networks the same parameters?
     hidden: bool = False  # did random numbers go where nobody can follow them?
-
-
-class LargeNetwork(BaseException):
-    """A constructor fills more memory than it may; no `except Exception` in it is for this."""
 
 
 def record(build: Callable[[], nn.Module], limit: float = math.inf) -> Recording:
@@ -93,23 +61,27 @@ def record(build: Callable[[], nn.Module], limit: float = math.inf) -> Recording
 
 
 def _record(build: Callable[[], nn.Module], limit: float) -> Recording:
-    recorder = _Recorder(limit)
+    recorder = Recorder(limit)
     module = build_network(lambda: recorder.watch(build), 0)
     recorder.check_held()  # a constructor may have gone on after the error
     _check_sizes(module)
     tensors = dict(named_tensors(module))
+    if any(tensor.is_meta for tensor in tensors.values()):
+        raise NetworkError(
+            "the networks are on the device 'meta', which holds no numbers: build them on the CPU"
+        )
     seen = _Watched.of(recorder, module)
-    first = _replayed_storages(recorder, tensors, 0)
+    first = replayed_storages(recorder, tensors, 0)
     recorder.let_go()  # of all tensors that the constructor made on its way
     other = build_network(build, 1)
     _check_another(module, other)
     others = dict(named_tensors(other))
     if why := _unlike(tensors, others):
         return _unknown(module, why, alike=False)
-    second = _replayed_storages(recorder, tensors, 1, others)
+    second = replayed_storages(recorder, tensors, 1, others)
     recipes, reason = {}, seen.reason
     for name, tensor in tensors.items():
-        shape, storage = tuple(tensor.shape), _storage(tensor)
+        shape, storage = tuple(tensor.shape), storage_of(tensor)
         recipes[name] = Recipe(shape)
         if seen.reason is not None:
             continue
@@ -135,9 +107,9 @@ class _Watched:
     hidden: bool
 
     @classmethod
-    def of(cls, recorder: "_Recorder", module: nn.Module) -> "_Watched":
+    def of(cls, recorder: "Recorder", module: nn.Module) -> "_Watched":
         tensors, flow = dict(named_tensors(module)), recorder.flow
-        programs = _programs(recorder)
+        programs = programs_of(recorder)
         owners: dict[str, str] = {}  # the first parameter that a random number went into
         entangled: dict[str, str] = {}
         for name, tensor in tensors.items():
@@ -149,18 +121,18 @@ class _Watched:
         elsewhere = (
             "its constructor draws random numbers from NumPy or Python, which nobody can follow"
         )
-        known = {_storage(tensor) for tensor in tensors.values()}
+        known = {storage_of(tensor) for tensor in tensors.values()}
         beside = any(
             flow.of(value)
             for part in module.modules()
             for value in tensors_in(list(vars(part).values()))
-            if _storage(value) not in known
+            if storage_of(value) not in known
         )
         return cls(
             programs={
-                name: programs[_storage(tensor)]
+                name: programs[storage_of(tensor)]
                 for name, tensor in tensors.items()
-                if _storage(tensor) in programs and flow.of(tensor) <= recorder.draws
+                if storage_of(tensor) in programs and flow.of(tensor) <= recorder.draws
             },
             random=frozenset(name for name, tensor in tensors.items() if flow.of(tensor)),
             entangled=entangled,
@@ -206,10 +178,10 @@ def record_shapes(build: Callable[[], nn.Module]) -> ShapesRecording:
 
 
 def _record_shapes(build: Callable[[], nn.Module]) -> ShapesRecording:
-    recorder, second = _Recorder(), _Recorder()
+    recorder, second = Recorder(), Recorder()
 
-    def watched(by: _Recorder) -> nn.Module:
-        with _parameters_on_meta(by):
+    def watched(by: Recorder) -> nn.Module:
+        with parameters_on_meta(by):
             return by.watch(build)
 
     module = build_network(lambda: watched(recorder), 0)
@@ -220,7 +192,7 @@ def _record_shapes(build: Callable[[], nn.Module]) -> ShapesRecording:
     seen, again = _Watched.of(recorder, module), _Watched.of(second, other)
     recipes: dict[str, Recipe] = {}
     reason = seen.reason or again.reason or _unlike(tensors, others)
-    replayed = set() if reason else _replayed_storages(recorder, tensors, 0)
+    replayed = set() if reason else replayed_storages(recorder, tensors, 0)
     for name, tensor in tensors.items():
         shape = tuple(tensor.shape)
         recipes[name] = Recipe(shape)
@@ -236,7 +208,7 @@ def _record_shapes(build: Callable[[], nn.Module]) -> ShapesRecording:
             recipes[name] = Recipe(shape, value=_kept(tensor))
         elif tensor.is_meta and not (filled and whole):
             reason = f"how {name} is initialised cannot be known without its numbers"
-        elif not tensor.is_meta and _storage(tensor) not in replayed:
+        elif not tensor.is_meta and storage_of(tensor) not in replayed:
             reason = f"how {name} is initialised could not be recorded"
         elif steps != again.programs.get(name):
             reason = f"{name} is not initialised in the same way in every network"
@@ -249,45 +221,6 @@ def _record_shapes(build: Callable[[], nn.Module]) -> ShapesRecording:
     for by in (recorder, second):
         by.let_go()
     return ShapesRecording(module, recipes, reason, hidden=seen.hidden, other=other)
-
-
-@contextmanager
-def _parameters_on_meta(recorder: "_Recorder") -> Iterator[None]:
-    """Parameters of modules that are built in this thread get no memory while the block runs."""
-    building_thread = threading.get_ident()
-
-    def without_memory(
-        _module: nn.Module, _name: str, parameter: nn.Parameter
-    ) -> nn.Parameter | None:
-        if threading.get_ident() != building_thread or type(parameter) is not nn.Parameter:
-            return None
-        with _disable_current_modes():
-            if _on_meta(parameter) or recorder.has_written(parameter):
-                return None
-            empty = torch.empty_like(parameter, device="meta")
-            return nn.Parameter(empty, requires_grad=parameter.requires_grad)
-
-    handle = register_module_parameter_registration_hook(without_memory)  # type: ignore[arg-type]
-    try:
-        with _AsIfReal():
-            yield
-    finally:
-        handle.remove()
-
-
-class _AsIfReal(TorchFunctionMode):
-    """Tensors on `meta` say that they are on the CPU.
-
-    Else some ways of initialising them do nothing, as they know that nobody will see it.
-    """
-
-    def __torch_function__(
-        self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
-    ) -> Any:
-        result = func(*args, **(kwargs or {}))
-        if func == IS_META:
-            return False
-        return torch.device("cpu") if func == DEVICE and result.type == "meta" else result
 
 
 def _constant(shape: tuple[int, ...], steps: tuple[Step, ...], dtype: torch.dtype) -> Tensor:
@@ -324,265 +257,6 @@ def build_network(build: Callable[[], nn.Module], seed: int) -> nn.Module:
         return build()
 
 
-def named_tensors(module: nn.Module) -> list[tuple[str, Tensor]]:
-    """All parameters and buffers of a network."""
-    return [*module.named_parameters(), *module.named_buffers()]
-
-
-@dataclass
-class _Event:
-    storage: int
-    numel: int  # of the storage
-    step: Step
-    source: int | None = None  # the storage that this one started as a copy of
-    on_meta: bool = False
-
-
-class _Recorder(TorchDispatchMode):
-    """Logs the operations that fill storages, in order; anything else marks them as unknown."""
-
-    def __init__(self, limit: float = math.inf) -> None:
-        super().__init__()
-        self._limit = limit  # bytes that may be filled
-        self._held = 0
-        self.flow = Flow()
-        self.draws: set[str] = set()  # the sources of random numbers that recipes can draw
-        self.drew_elsewhere = False  # from NumPy's or Python's generators
-        self.events: list[_Event] = []
-        self.unknown: set[int] = set()
-        self.alive: list[Tensor] = []  # so that no address is used twice
-        self._written: set[int] = set()
-
-    def watch(self, build: Callable[[], nn.Module]) -> nn.Module:
-        """The network that a constructor makes while it is recorded."""
-        before = other_generators()
-        with self, Reading(self.flow), self.truncated_normals():
-            network = build()
-        self.drew_elsewhere = other_generators() != before
-        return network
-
-    def let_go(self) -> None:
-        """Hold no tensors that the constructor made any longer; where they were is known still."""
-        self.alive.clear()
-        self.flow = Flow()
-
-    def record(
-        self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
-    ) -> Any:
-        kwargs = kwargs or {}
-        # Normal numbers without memory are nothing to fill, and PyTorch would import its compiler.
-        nothing = func is aten.normal_.default and _on_meta(args[0])
-        if func in FILLS and self._limit < math.inf:
-            self._count(args[0])  # before it takes any memory
-        out = args[0] if nothing else func(*args, **kwargs)
-        if isinstance(out, Tensor) and func not in UNWRITTEN:
-            self._keep(out)
-        if kwargs.get("generator") is None and self._is_logged(func, args, kwargs, out):
-            return out
-        self.flow.follow(func, args, kwargs, out)
-        if func._schema.is_mutable:
-            written = args
-        else:
-            written = (out,) if func in DERIVED or func in ALIASES else ()
-        for tensor in written:
-            if isinstance(tensor, Tensor):
-                self._forget(tensor)
-        return out
-
-    def _is_logged(self, func: Any, args: Any, kwargs: dict[str, Any], out: Any) -> bool:
-        """Log an operation if a recipe can say what it does, and say whether it can."""
-        if func in CREATORS:
-            self._log(out, *CREATORS[func])
-            return True
-        if func in FILLS or func in ELEMENTWISE:
-            operands = _scalars(func, args[1:], kwargs)
-            target, op = args[0], FILLS.get(func) or ELEMENTWISE[func]
-        elif func in DERIVED or func in ALIASES:
-            operands = _scalars(func, args[1:], {}) if func in DERIVED else ()
-            target, op = out, DERIVED.get(func, "clone")
-            if not _same_layout(args[0], out):
-                return False
-        else:
-            return False
-        if operands is None:
-            return False
-        self._log(target, op, operands, None if target is args[0] else _storage(args[0]))
-        if func not in FILLS:
-            self.flow.follow(func, args, kwargs, out)
-        return True
-
-    @contextmanager
-    def truncated_normals(self) -> Iterator[None]:
-        """Log `nn.init.trunc_normal_` as one step; what it does inside is rejection sampling.
-
-        PyTorch's function is replaced while the block runs; what other threads draw meanwhile is
-        drawn as ever and not logged.
-        """
-        original = getattr(nn.init, TRUNCATED_FUNCTION, None)
-        if original is None:
-            yield
-            return
-        recording_thread = threading.get_ident()
-
-        def logged(tensor: Tensor, *args: Any, generator: torch.Generator | None = None) -> Tensor:
-            if threading.get_ident() != recording_thread:
-                return original(tensor, *args, generator=generator)
-            self._count(tensor)
-            if not _on_meta(tensor):
-                with _disable_current_modes():
-                    original(tensor, *args, generator=generator)
-            if generator is None:
-                self._log(tensor, TRUNCATED, args)
-            else:
-                self._forget(tensor)
-                self.flow.fill(tensor, f"draw of a stream {len(self.events)}", whole=False)
-            return tensor
-
-        setattr(nn.init, TRUNCATED_FUNCTION, logged)
-        try:
-            yield
-        finally:
-            setattr(nn.init, TRUNCATED_FUNCTION, original)
-
-    def has_written(self, tensor: Tensor) -> bool:
-        """Was anything done to this tensor's memory since it was reserved?"""
-        return _storage(tensor) in self._written
-
-    def _keep(self, tensor: Tensor) -> None:
-        self.alive.append(tensor)
-        self._count(tensor)
-
-    def _count(self, tensor: Tensor) -> None:
-        """Its memory is written to; the first time it is added to what is held."""
-        storage = _storage(tensor)
-        if storage in self._written:
-            return
-        self._written.add(storage)
-        self._held += 0 if _on_meta(tensor) else tensor.untyped_storage().nbytes()
-        self.check_held()
-
-    def check_held(self) -> None:
-        if self._held > self._limit:
-            raise LargeNetwork
-
-    def _forget(self, target: Tensor) -> None:
-        """Something was done to a tensor that no recipe can say."""
-        self._keep(target)
-        self.unknown.add(_storage(target))
-
-    def _log(
-        self, target: Tensor, op: str, args: tuple[Any, ...], source: int | None = None
-    ) -> None:
-        self._keep(target)
-        step = Step(
-            op, args, tuple(target.shape), tuple(target.stride()), int(target.storage_offset())
-        )
-        numel = target.untyped_storage().nbytes() // target.itemsize
-        if step.is_fill:
-            draw = f"event {len(self.events)}" if op in RANDOM else None
-            self.flow.fill(target, draw, whole=step.covers(numel))
-            self.draws |= {draw} if draw else set()
-        self.events.append(_Event(_storage(target), numel, step, source, _on_meta(target)))
-
-
-# Set here and not in the class body, where torch would wrap it and import its compiler: 2 seconds.
-_Recorder.__torch_dispatch__ = _Recorder.record  # type: ignore[method-assign,assignment]
-
-
-def _storage(tensor: Tensor) -> int:
-    return tensor.untyped_storage()._cdata  # on `meta` all addresses of data are 0
-
-
-def _on_meta(tensor: Tensor) -> bool:
-    """Has a tensor no numbers, whatever it says itself?"""
-    return tensor.untyped_storage().device.type == "meta"
-
-
-def _same_layout(source: Tensor, target: Tensor) -> bool:
-    return (
-        isinstance(source, Tensor)
-        and source.dtype == target.dtype
-        and source.shape == target.shape
-        and source.stride() == target.stride()
-        and source.storage_offset() == target.storage_offset()
-        and source.untyped_storage().nbytes() == target.untyped_storage().nbytes()
-    )
-
-
-def _scalars(func: Any, args: Any, kwargs: dict[str, Any]) -> tuple[Any, ...] | None:
-    """The plain-number operands of a call, or None if there are tensors among them."""
-    if func is aten.uniform_.default:
-        return (*args, *(0.0, 1.0)[len(args) :])
-    if func is aten.normal_.default:
-        return (*args, *(0.0, 1.0)[len(args) :])
-    values = [
-        a.item() if isinstance(a, Tensor) and a.ndim == 0 and not a.is_meta else a for a in args
-    ]
-    if any(isinstance(v, Tensor) for v in values) or kwargs.get("alpha", 1) != 1:
-        return None
-    return tuple(values)
-
-
 def _kept(tensor: Tensor) -> Tensor:
     """A value to keep. Networks write to their buffers, perhaps; to parameters nobody does."""
     return tensor.detach() if isinstance(tensor, nn.Parameter) else tensor.detach().clone()
-
-
-def _replayed_storages(
-    recorder: _Recorder,
-    tensors: Mapping[str, Tensor],
-    seed: int,
-    others: Mapping[str, Tensor] | None = None,
-) -> set[int]:
-    """Run all recorded events again after a seed, in order, on memory of our own.
-
-    Returns the storages of those parameters and buffers that come out equal to the bit, to their
-    own numbers or to those of the `others`. Memory is let go after the last event that needs it.
-    """
-    wanted = tensors if others is None else others
-    expected = {
-        _storage(tensor): wanted[name].detach().reshape(-1)
-        for name, tensor in tensors.items()
-        if not tensor.is_meta
-        and tensor.is_contiguous()
-        and tensor.untyped_storage().nbytes() == tensor.nbytes
-        and tensor.dtype == torch.float32
-    }
-    last: dict[int | None, int] = {}
-    for number, event in enumerate(recorder.events):
-        last[event.storage] = last[event.source] = number
-    memory: dict[int, Tensor] = {}
-    right: set[int] = set()
-    with torch.random.fork_rng(devices=[]), torch.no_grad():
-        seed_torch(seed)
-        for number, event in enumerate(recorder.events):
-            if event.on_meta:
-                continue
-            step, key = event.step, event.storage
-            if event.source is not None and event.source in memory:
-                memory[key] = memory[event.source].clone()
-            elif key not in memory:
-                memory[key] = torch.zeros(event.numel)
-            view = memory[key].as_strided(step.size, step.stride, step.offset)
-            if step.op == TRUNCATED:
-                nn.init.trunc_normal_(view, *step.args)
-            elif step.op != "clone":
-                getattr(view, step.op)(*step.args)
-            for done in (key, event.source):
-                if done in memory and last[done] == number:
-                    final = memory.pop(done)
-                    if done in expected and torch.equal(final, expected[done]):
-                        right.add(done)
-    return right
-
-
-def _programs(recorder: _Recorder) -> dict[int, tuple[Step, ...]]:
-    """The steps that matter for each storage: those since it was last overwritten as a whole."""
-    programs: dict[int, tuple[Step, ...]] = {}
-    for event in recorder.events:
-        step = event.step
-        steps = programs.get(event.storage if event.source is None else event.source, ())
-        if step.is_fill and step.covers(event.numel):
-            steps = ()
-        programs[event.storage] = steps if step.op == "clone" else (*steps, step)
-    return {k: p for k, p in programs.items() if p and k not in recorder.unknown}

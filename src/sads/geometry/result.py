@@ -269,7 +269,10 @@ class Geometry:
     def _find_directions(self, tolerance: float | None, first_order: bool) -> Directions:
         if tolerance is None:
             tolerance = self.provenance.tolerance or DEFAULT_TOLERANCE
-        tolerance = check_number("the tolerance, an angle in radians,", tolerance, 0)
+            if tolerance >= math.pi / 2:  # older versions took any number
+                tolerance = DEFAULT_TOLERANCE
+        name = "the tolerance, an angle between 0 and pi/2 radians,"
+        tolerance = check_number(name, tolerance, 0, math.pi / 2)
         if (key := (tolerance, first_order)) not in self._directions:
             self._directions[key] = self.moments.directions(
                 self.shape, tolerance, self.errors_unknown is None, first_order
@@ -307,8 +310,13 @@ class Geometry:
 
     @property
     def effective_rank(self) -> float:
-        """`exp(-sum p log p)` with `p` the eigenvalues' shares of the trace: D if all are equal."""
+        """`exp(-sum p log p)` with `p` the eigenvalues' shares of the trace: D if all are equal.
+
+        0 if they are all zero.
+        """
         values = self.directions().values
+        if not values.any():
+            return 0.0
         shares = values[values > 0] / values.sum()
         return float(torch.exp(-(shares * shares.log()).sum()))
 

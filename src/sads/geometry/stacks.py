@@ -11,7 +11,7 @@ from torch.func import functional_call, vmap
 
 from sads.errors import evaluating_networks
 from sads.geometry.readout import capture_input
-from sads.geometry.recording import named_tensors
+from sads.geometry.recorder import named_tensors
 from sads.threads import pinned_threads
 
 PARAMETER_BYTES = 128 << 20  # of a stack; larger ones are no faster, smaller ones have overheads

@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from sads.arguments import as_tensor
+from sads.checked import checked
 from sads.errors import InvalidArgumentError
 from sads.estimates import Estimate
 from sads.metrics.sliced_wasserstein import SlicedWasserstein, sliced_wasserstein
@@ -72,6 +73,7 @@ class Baselines:
         return min(self.zeros, self.mean, key=lambda distance: distance.sw2.value)
 
 
+@checked
 def measure_baselines(
     test: Tensor,
     train: Tensor | None = None,
@@ -129,6 +131,7 @@ def along_vector(x: Tensor, y: Tensor, vector: Tensor) -> float:
     return sliced_wasserstein(x, y, projections=vector[None]).msw2
 
 
+@checked
 def gaussian_like(x: Tensor, num_samples: int, seed: int = 0) -> Tensor:
     """Samples (num_samples, *shape) of the normal law with mean and covariance of data `x`.
 
@@ -136,10 +139,10 @@ def gaussian_like(x: Tensor, num_samples: int, seed: int = 0) -> Tensor:
     tensor([[1., 2.],
             [1., 2.]])
     """
-    if num_samples < 1 or len(x) == 0:
+    if num_samples < 1 or x.ndim < 2 or len(x) == 0:
         raise InvalidArgumentError(
-            f"a Gaussian like {len(x)} samples cannot be drawn {num_samples} times: give at least "
-            "one of each"
+            f"a Gaussian like samples {tuple(x.shape)} cannot be drawn {num_samples} times: give "
+            "one of each or more, (N, *shape)"
         )
     x = as_tensor(x, "the data", floating=True)
     scale = scale_of(x)

@@ -13,7 +13,8 @@ by neither (a score about 1). A blank image is *close* to thin digits, which is 
 would not do, but closer still to a plain one (a score far above 1). An image has no digit if its
 score is above the 99 % quantile of the real images' own (each against all others), so that 1 % of
 real images are lost: `held_out_without_digit` says how many it is of images that were not used. No
-labels are needed. A copy of a training image counts as a digit.
+labels are needed. A copy of a training image counts as a digit; images that are there twice count
+once.
 
 **Which digit.** A support vector machine on 50 principal components, trained on the labelled real
 images; its accuracy is measured on a fifth of them that it has not seen. Samples without a digit
@@ -35,11 +36,13 @@ from sads.checked import checked
 from sads.errors import InvalidArgumentError
 from sads.estimates import Estimate, Estimates, share_estimate
 from sads.samples import check_alike
+from sads.scales import scale_of
 from sads.seeds import user_stream
 
 NOMINAL = 0.01  # real images that are taken to have no digit
 HELD_OUT = 0.2
 MIN_REAL = 100
+MIN_DIFFERENT = 50  # of those that are not held out
 COMPONENTS = 50
 CHUNK = 1024  # images whose distances are held at a time
 
@@ -110,18 +113,33 @@ class DigitDetector:
 
     real: Tensor  # (M, D) float32
     threshold: float
+    scale: float = 1.0  # of the images, taken out of the real ones: see `scale_of`
 
     @classmethod
     def fit(cls, real: Tensor) -> "DigitDetector":
-        rows = real.flatten(1).float()
+        scale = scale_of(real)
+        rows = _rows(real, scale)
+        different = rows.unique(dim=0)  # a copy would be the nearest image, at no distance
+        if len(different) < len(rows):
+            rows = different
+        if len(rows) < MIN_DIFFERENT:
+            raise InvalidArgumentError(
+                f"only {len(rows)} of the real images are different, too few to judge samples by; "
+                f"give at least {MIN_REAL}"
+            )
         scores = _scores(rows, rows, itself=True)
-        return cls(rows, float(np.quantile(scores.numpy(), 1 - NOMINAL)))
+        return cls(rows, float(np.quantile(scores.numpy(), 1 - NOMINAL)), scale)
 
     def without_digit(self, images: Tensor) -> Tensor:
-        """(N,) of bool. Images with NaN or infinity have no digit."""
-        rows = images.flatten(1).float()
+        """(N,) of bool. Images with NaN or infinity, or whose squares are, have no digit."""
+        rows = _rows(images, self.scale)
         scores = _scores(rows.nan_to_num(0, 0, 0), self.real)
-        return (scores > self.threshold) | ~rows.isfinite().all(dim=1)
+        return ~(scores <= self.threshold) | ~rows.isfinite().all(dim=1)
+
+
+def _rows(images: Tensor, scale: float) -> Tensor:
+    rows = images.flatten(1)
+    return (rows if scale == 1 else rows.double() / scale).float()
 
 
 def _scores(rows: Tensor, real: Tensor, itself: bool = False) -> Tensor:

@@ -5,6 +5,8 @@ import math
 import torch
 from torch import Tensor
 
+from sads.environment import check_memory, gigabytes, used_memory
+
 MAX_PERIOD = 10_000.0
 
 
@@ -31,6 +33,12 @@ def sincos_positions(grid: tuple[int, ...], width: int) -> Tensor:
     It is computed on the CPU wherever the network is: for `arange` on the device `meta` PyTorch
     imports its compiler, which takes two seconds.
     """
+    needed = 3 * 8 * math.prod(grid) * width
+    if needed > 1 << 28:
+        what = (
+            f"positions of {math.prod(grid):,} tokens of width {width:,} need {gigabytes(needed)}"
+        )
+        check_memory(used_memory() + needed, what, "choose a smaller width or larger patches")
     share = width // len(grid)
     device = torch.get_default_device()
     omega = 10_000.0 ** (-_count(share // 2) / (share // 2))

@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from sads.arguments import check_count
+from sads.arguments import check_count, shown
 from sads.errors import InvalidArgumentError
 from sads.networks.embedding import sinusoidal_embedding
 from sads.networks.layers import CONVOLUTIONS
@@ -123,7 +123,7 @@ class UNet(nn.Module):
         check_count("num_heads", num_heads)
         if isinstance(channel_mults, str) or not isinstance(channel_mults, Sequence):
             raise InvalidArgumentError(
-                f"channel_mults are whole numbers such as [1] or [1,2], got {channel_mults!r}"
+                f"channel_mults are whole numbers such as [1] or [1,2], got {shown(channel_mults)}"
             )
         for factor in channel_mults:
             check_count("each of channel_mults", factor)
@@ -195,7 +195,9 @@ def _check_options(
             "give a shape such as 1x64 or 1x16x16"
         )
     if resample not in ("nearest", "area"):
-        raise InvalidArgumentError(f"resample is {resample!r}; a U-Net knows 'nearest' and 'area'")
+        raise InvalidArgumentError(
+            f"resample is {shown(resample)}; a U-Net knows 'nearest' and 'area'"
+        )
     factor = 2 ** (len(widths) - 1)
     if any(n % factor for n in sizes):
         raise InvalidArgumentError(

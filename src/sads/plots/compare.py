@@ -13,6 +13,7 @@ from sads.geometry.profile import frequency_profile
 from sads.geometry.result import Geometry
 from sads.plots.style import BLUE, GREEN, GREY, INK, ORANGE, RED, as_text, styled, subplots
 
+SHORT = 24  # characters of a name beside another one
 COLORS = (BLUE, ORANGE, GREEN, RED, INK, GREY)
 
 
@@ -57,7 +58,8 @@ def _mark(axes: Axes, pair: Pair, what: str) -> None:
     """Dots where a difference is significant."""
     found = [d for d in pair.differences if d.what == what and d.significant]
     tops = [1.6 * max(d.first, d.second) for d in found]
-    axes.plot([d.place for d in found], tops, ".", color=INK, ms=3)
+    label = "the first two differ" if found else None
+    axes.plot([d.place for d in found], tops, ".", color=INK, ms=3, label=label)
 
 
 def _plot_angles(axes: Axes, comparison: Comparison) -> None:
@@ -73,12 +75,17 @@ def _plot_angles(axes: Axes, comparison: Comparison) -> None:
                 ls=style,
                 marker=".",
                 lw=1,
-                label=as_text(f"{pair.first}, {pair.second}: {end.side}"),
+                label=f"{as_text(pair.first, SHORT)}, {as_text(pair.second, SHORT)}: {end.side}",
             )
             if math.isfinite(end.noise):
                 each = math.degrees(min(end.noise / math.sqrt(len(angles)), math.pi / 2))
                 axes.axhline(each, color=color, ls=style, lw=0.5, alpha=0.6)
-    axes.set(xlabel="principal angle", ylabel="degrees", title="ends", ylim=(-3, 93))
+    axes.set(
+        xlabel="principal angle (thin: of noise alone)",
+        ylabel="degrees",
+        title="ends",
+        ylim=(-3, 93),
+    )
     if axes.get_legend_handles_labels()[1]:
         axes.legend(fontsize=6.5, frameon=False)
     else:

@@ -9,11 +9,14 @@ from sads.geometry.result import Geometry
 from sads.plots.style import frame, styled, subplots, title_of
 from sads.theory.predictions import Prediction
 
+NEGLIGIBLE = 1e-9  # of the largest energy: rounding
+
 
 def plot_predictions(geometry: Geometry, predictions: Mapping[str, Prediction]) -> Figure:
     """`v^T G v` of every vector of each basis, in units of the mean."""
-    low = min(float(p.relative.min()) for p in predictions.values())
     high = max(float(p.relative.max()) for p in predictions.values())
+    low = min(float(p.relative.min()) for p in predictions.values())
+    low = max(low, NEGLIGIBLE * high)  # some vectors may have no energy
     norm = LogNorm(low, high)
     with styled():
         figure, axes = subplots(
@@ -21,7 +24,8 @@ def plot_predictions(geometry: Geometry, predictions: Mapping[str, Prediction]) 
         )
         for cell, (name, prediction) in zip(axes[0], predictions.items(), strict=True):
             relative = prediction.relative
-            shown = cell.imshow(prediction.basis.layout(relative), cmap="magma", norm=norm)
+            laid_out = prediction.basis.layout(relative.clamp(min=low))
+            shown = cell.imshow(laid_out, cmap="magma", norm=norm)
             frame(cell)
             cell.set_title({"dct": "DCT", "dst": "DST"}.get(name, name.capitalize()), fontsize=10)
             cell.set_xlabel(

@@ -26,6 +26,7 @@ STYLE: Any = {
     "axes.spines.top": False,
     "axes.spines.right": False,
     "axes.edgecolor": GREY,
+    "axes.formatter.min_exponent": 3,  # 0.9 on a logarithmic axis, and not 9 x 10^-1
     "axes.labelcolor": INK,
     "text.color": INK,
     "xtick.color": INK,

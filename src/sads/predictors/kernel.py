@@ -21,7 +21,9 @@ property of the architecture, and all rotations of data share it.
 gradients, which is D times as large as what is sought. The inner product of the mean gradients of
 two independent batches does not: its expectation is the square of the mean. Every `x` comes with
 its opposite, so that what does not change its sign with `x`, of which the mean is zero, is zero in
-every batch: the bias of the output would be the largest part of the scatter.
+every batch: the bias of the output would be the largest part of the scatter. It is divided by the
+energies `E[(u_i . x)^2]` of the two batches and not of the law, for their scatter is shared: with
+32 inputs all rates come out 3 % too small, those of all directions alike.
 
 *Adam* divides a gradient by its running size. Taken as one number `g` for all parameters, the root
 mean square of the gradient of the first batch's loss `|f - eps|^2 / D`, this is a gradient descent
@@ -34,9 +36,10 @@ import math
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from sads.arguments import check_count, check_seed
+from sads.errors import NetworkError, NonFiniteError, SadsError, describe_failure
 from sads.estimates import Estimates
 from sads.families import ScoreFamily
 from sads.seeds import derive_seed, seeded, torch_stream
@@ -120,20 +123,29 @@ def interpolate(places: Tensor, values: Tensor, length: int) -> Tensor:
 def _rates_of_one(
     family: ScoreFamily, directions: Tensor, energy: float, batch_size: int, seed: int
 ) -> tuple[Tensor, float]:
-    """`kappa_i` of one network for the columns of `directions` (D, n), without bias, and `g`."""
-    with seeded(seed % 2**63):
-        network = family.build()
-    parameters = [p for p in network.parameters() if p.requires_grad]
+    """`kappa_i` of one network for the columns of `directions` (D, n), and `g`."""
     inputs, outputs, sizes = [], [], []
-    for batch in range(2):
-        x, noise, levels = _draw_inputs(family, energy, batch_size, seed, batch)
-        output = network(x, family.schedule.network_time(levels))
-        family.check_output(output, batch_size)
-        loss = (output - noise).square().mean()
-        found = torch.autograd.grad(loss, parameters, retain_graph=True, materialize_grads=True)
-        sizes.append(_product(found, found) / sum(p.numel() for p in parameters))
-        inputs.append(x.flatten(1))  # (B, D)
-        outputs.append(output.flatten(1))
+    with seeded(seed % 2**63):  # networks may draw numbers while they run
+        network = family.build()
+        parameters = [p for p in network.parameters() if p.requires_grad]
+        for batch in range(2):
+            x, noise, levels = _draw_inputs(family, energy, batch_size, seed, batch)
+            output = _evaluate(family, network, x, levels)
+            size = 0.0
+            if parameters and output.requires_grad:
+                loss = (output - noise).square().mean()
+                found = torch.autograd.grad(
+                    loss, parameters, retain_graph=True, materialize_grads=True
+                )
+                size = _product(found, found) / sum(p.numel() for p in parameters)
+            if size == 0:
+                raise NetworkError(
+                    "no parameter of the network that can be trained changes its output, so that "
+                    "it learns nothing: leave requires_grad on, or leave out the predictor kernel"
+                )
+            sizes.append(size)
+            inputs.append(x.flatten(1))  # (B, D)
+            outputs.append(output.flatten(1))
     rates = []
     for direction in directions.float().T:
         gradients, scale = [], 1.0
@@ -148,6 +160,22 @@ def _rates_of_one(
             )
         rates.append(_product(*gradients) / scale)
     return torch.tensor(rates, dtype=torch.float64), math.sqrt(sum(sizes) / 2)
+
+
+def _evaluate(family: ScoreFamily, network: nn.Module, x: Tensor, levels: Tensor) -> Tensor:
+    """The output for noisy data (B, *shape), or one line that says what is wrong with it."""
+    try:
+        output = network(x, family.schedule.network_time(levels))
+    except SadsError:
+        raise
+    except Exception as error:
+        raise NetworkError(
+            f"the network cannot be evaluated for {len(x)} noisy samples: {describe_failure(error)}"
+        ) from error
+    family.check_output(output, len(x))
+    if not output.isfinite().all():
+        raise NonFiniteError("the network returns NaN or infinity for noisy data")
+    return output
 
 
 def _product(first: tuple[Tensor, ...], second: tuple[Tensor, ...]) -> float:

@@ -13,7 +13,7 @@ from sads.report.atlas import AtlasSource, atlas_section
 from sads.report.comparison import Compared, comparison_section
 from sads.report.ends import ends_section
 from sads.report.geometry import geometry_section
-from sads.report.page import Section, check_new, check_ours, make_page, write_page
+from sads.report.page import Section, check_new, check_ours, check_page_name, make_page, write_page
 from sads.report.paper import paper_section
 from sads.report.ranking import RankingSource, ranking_section
 from sads.report.sources import GeometrySource, Source, read_source
@@ -46,6 +46,7 @@ def write_report(
     if max_directions is not None and check_count("the number of directions", max_directions) < 3:
         raise InvalidArgumentError(f"show at least 3 directions, not {max_directions}")
     path = as_path(path)
+    check_page_name(path)
     check_new(path)
     page = _page(given, title, max_directions)
     check_new(path)  # it may have been written while the page was made
@@ -62,6 +63,12 @@ def _page(sources: Iterable[Result], title: str | None, max_directions: int | No
     found = [result for source in sources for result in _read(source)]
     if not found:
         raise ReportError("there is nothing to report: give at least one result")
+    whole = [s for s in found if isinstance(s, GeometrySource) and not s.geometry.matrix_free]
+    if max_directions is not None and not whole:
+        raise InvalidArgumentError(
+            "--directions is about geometries with a matrix, and none is in this report; leave it "
+            "out"
+        )
     sections = make_sections(found, max_directions)
     return make_page(title or _title(sections), sections)
 

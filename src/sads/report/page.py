@@ -114,6 +114,15 @@ def check_new(path: Path) -> None:
         )
 
 
+def check_page_name(path: Path) -> None:
+    """One line for a name that no browser opens as a page."""
+    if path.suffix.lower() not in (".html", ".htm"):
+        raise ReportError(
+            f"{printable(path)} would not open in a browser: a report is a page, call it "
+            f"{printable(path.name or 'report')}.html or the like"
+        )
+
+
 def check_ours(path: Path) -> None:
     """One line if there is something at a place that is not a report."""
     if os.path.lexists(path) and not _is_report(path):

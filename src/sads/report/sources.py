@@ -39,7 +39,7 @@ from sads.untrusted import DAMAGE, first_line, open_regular, read_json
 ANATOMY = "anatomy.png"
 GEOMETRY_FILE = "geometry.safetensors"
 WHAT = (
-    "give a geometry.safetensors, or a folder that sads geometry, align, train, evaluate, "
+    "give a geometry.safetensors, or a folder that sads geometry, align, rank, train, evaluate, "
     "reproduce or atlas wrote"
 )
 

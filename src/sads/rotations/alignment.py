@@ -64,7 +64,9 @@ class Alignment:
     Two independent sources add up in every error: the data are a sample (taken as independent:
     duplicates count as if they were new), and the geometry is an estimate. The errors of minimum,
     maximum and share also cover that the extremes of a sample lean outwards. With a single sample
-    the data's part is unknown and the error infinite.
+    the data's part is unknown and the error infinite; with fewer than a hundred it is too small
+    where the energies of samples are skewed (two errors of ten samples hold alpha in 84 %, if all
+    energy lies along one direction).
     """
 
     alpha: Estimate
@@ -144,7 +146,14 @@ class DataSpectrum:
 
 @checked
 def alignment(geometry: Geometry, x: Tensor) -> Alignment:
-    """`alpha = E[x^T G x]` of data `x` (N, *shape), its extremes over rotations, its share.
+    """`alpha = E[x^T G x]` of data `x` in a `geometry`, its extremes over rotations, its share.
+
+    Args:
+        x: (N, *shape) or (N, D), floating-point numbers on the scale of training.
+
+    Raises:
+        SamplesError: the data have another shape than the geometry, or are not scaled.
+        UndefinedGeometryError: the geometry is 0 or not finite.
 
     Data whose second moment has a rank below D, a constant pixel, or copies of one image are
     no special case. Where `G` or `C` is a multiple of the identity (or the data are all zero),
@@ -155,9 +164,10 @@ def alignment(geometry: Geometry, x: Tensor) -> Alignment:
 
 @checked
 def rotation(geometry: Geometry, x: Tensor, kind: str | Kind) -> Rotation:
-    """A rotation of data `x` (N, *shape), with the `alpha` that it reaches.
+    """A rotation of data `x` in a `geometry`, with the `alpha` that it reaches.
 
     Args:
+        x: (N, *shape) or (N, D), floating-point numbers on the scale of training.
         kind: "min" or "max" for the least or largest `alpha`, "share:S" for that share of the way
             from one to the other, "partial:F" for the order reversed in part, "random:SEED", or
             "identity", which leaves data alone; see `sads.rotations`.
@@ -171,7 +181,7 @@ def rotation(geometry: Geometry, x: Tensor, kind: str | Kind) -> Rotation:
 
 @checked
 def pair(geometry: Geometry, x: Tensor) -> "Pairing":
-    """Geometry and data `x` (N, *shape) together, so that what is costly is computed only once."""
+    """A `geometry` and data `x` (N, *shape) together: what is costly is computed only once."""
     check_type(geometry, Geometry, "the geometry", "see sads.estimate_geometry")
     rows = as_rows(geometry, x)
     _check_size(geometry, len(rows))

@@ -26,6 +26,7 @@ import torch
 from torch import Tensor
 
 from sads.arguments import check_number, check_seed, shown
+from sads.checked import checked
 from sads.errors import InvalidArgumentError
 from sads.seeds import user_stream
 
@@ -125,6 +126,7 @@ class Middle:
         return squares, half + half.flip(0)
 
 
+@checked
 def random_axes(dimension: int, seed: int) -> Tensor:
     """An orthogonal matrix from Haar measure: the QR of a Gaussian one, with `R`'s signs fixed."""
     generator = user_stream(seed)

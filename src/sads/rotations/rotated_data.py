@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
+import numpy as np
 from torch import Tensor
 from torch.utils.data import Dataset, default_collate
 
@@ -71,19 +72,34 @@ def _collate(
     return _with_image(collate(items), rotation.apply, key)
 
 
-def _with_image(item: Any, rotate: Callable[[Tensor], Tensor], key: Key) -> Any:
+def _with_image(item: Any, rotate: Callable[[Any], Tensor], key: Key) -> Any:
     """An item or a batch with its image, or images, rotated."""
-    if isinstance(item, Tensor):
+    if _is_image(item):
         return rotate(item)
-    if isinstance(item, tuple | list):
-        parts = list(item)
-        place = key if isinstance(key, int) else 0
-        parts[place] = rotate(parts[place])
-        return tuple(parts) if isinstance(item, tuple) else parts
-    if isinstance(item, Mapping) and key in item:
+    if isinstance(item, tuple | list) and not isinstance(key, str):
+        parts, place = list(item), key or 0
+        if -len(parts) <= place < len(parts) and _is_image(parts[place]):
+            parts[place] = rotate(parts[place])
+            if hasattr(item, "_fields"):  # a named tuple
+                return type(item)(*parts)
+            return tuple(parts) if isinstance(item, tuple) else parts
+    if isinstance(item, Mapping) and key in item and _is_image(item[key]):
         return {**item, key: rotate(item[key])}
-    found = f"the keys {', '.join(map(repr, item))}" if isinstance(item, Mapping) else type(item)
     raise InvalidArgumentError(
-        f"items have {found}, expected a tensor, a tuple whose first entry is one, or a dictionary "
-        f"with {key!r}: say which entry is the image, e.g. key='images'"
+        f"items are {_described(item)}, expected a tensor, a tuple whose first entry is one, or a "
+        f"dictionary with one at {key!r}: say which entry is the image, e.g. key='images'"
     )
+
+
+def _is_image(part: Any) -> bool:
+    return isinstance(part, Tensor | np.ndarray)
+
+
+def _described(item: Any) -> str:
+    """The kind of an item, and those of its entries."""
+    kind = type(item).__name__
+    if isinstance(item, Mapping):
+        return f"a {kind} of " + ", ".join(f"{k!r}: {type(v).__name__}" for k, v in item.items())
+    if isinstance(item, tuple | list):
+        return f"a {kind} of {', '.join(type(part).__name__ for part in item) or 'nothing'}"
+    return f"a {kind}"

@@ -100,7 +100,7 @@ class Rotation:
     @checked
     def save(self, path: str | os.PathLike[str]) -> Path:
         """Write as safetensors, all at once or not at all."""
-        path = Path(path)
+        path = as_path(path)
         tensors = {"basis": self._basis, "axes": self._axes, "order": self._lift.order}
         metadata = {
             "format": FORMAT,
@@ -122,12 +122,14 @@ class Rotation:
         if out is not None:
             check_type(out, Tensor, "out", "leave it out, or give x itself")
         result = torch.empty_like(x, memory_format=torch.contiguous_format) if out is None else out
-        if result.shape != x.shape or not result.is_contiguous():
+        fits = result.shape == x.shape and result.is_contiguous() and result.is_floating_point()
+        if not fits:
             raise InvalidArgumentError(
-                f"out has shape {tuple(result.shape)}, expected a contiguous tensor of "
-                f"{tuple(x.shape)}: leave it out, or give x itself"
+                f"out has shape {tuple(result.shape)} and type {result.dtype}, expected a "
+                f"contiguous floating-point tensor of {tuple(x.shape)}: leave it out, or give x "
+                "itself"
             )
-        rotated = result.view(rows.shape)
+        rotated = result.detach().view(rows.shape)
         start = 0
         for chunk in chunks(rows, working_type(rows)):
             rotated[start : start + len(chunk)] = rotate(chunk).to(result)

@@ -39,6 +39,7 @@ from torch import Tensor
 
 from sads.arguments import check_count, check_number, check_type
 from sads.checked import checked
+from sads.environment import check_memory, gigabytes, used_memory
 from sads.errors import InvalidArgumentError
 from sads.estimates import batch_mean
 from sads.geometry.lift import Lift
@@ -125,6 +126,10 @@ def structure(
         patch_size = _own_patch_size(geometry)
     dimension, channels = geometry.dimension, geometry.shape[0]
     size = dimension // channels
+    needed = 8 * dimension**2 * (len(geometry.factors) + 5)
+    if needed > 1 << 28:
+        what = f"a test of every batch, {dimension:,} x {dimension:,}, needs {gigabytes(needed)}"
+        check_memory(used_memory() + needed, what, "choose a smaller shape")
     forms = [
         _test(geometry, level, "mlp", 1, "a I + b 11^T", min(2, dimension), _fit_mlp),
         _test(
@@ -233,13 +238,14 @@ def _test(
 ) -> Form:
     """Fit a form to every batch and compare the residuals with each other."""
     shares = torch.ones(1) if geometry.exact else geometry.counts / geometry.num_networks
-    residuals, factors = [], []
-    for factor, share in zip(geometry.factors, shares.double(), strict=True):
+    residuals = torch.empty(len(shares), geometry.dimension**2, dtype=torch.float64)
+    factors = []
+    for row, factor, share in zip(residuals, geometry.factors, shares.double(), strict=True):
         matrix = geometry.lift.dense(factor)
         fitted, parts = fit(matrix)
-        residuals.append(share * (matrix - fitted).flatten())
+        row.copy_(share * (matrix - fitted).flatten())
         factors.append(parts)
-    gram = torch.stack(residuals) @ torch.stack(residuals).T  # (K, K)
+    gram = residuals @ residuals.T  # (K, K)
     scale = float(geometry.factor().norm()) * math.sqrt(geometry.lift.groups)
     nothing = float(gram.diagonal().sum().sqrt()) <= ROUNDING * scale  # not even noise is left
     if geometry.exact:

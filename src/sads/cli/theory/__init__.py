@@ -17,6 +17,7 @@ app = typer.Typer(
     name="theory",
     no_args_is_help=True,
     rich_markup_mode="markdown",
+    rich_help_panel="The paper",
     help="The paper's theorems, propositions and bounds, computed and drawn.",
 )
 

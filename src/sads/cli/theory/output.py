@@ -81,13 +81,15 @@ def show_result(
     summary: Mapping[str, Any],
     table: Sequence[Row],
     as_json: bool,
+    saved: Mapping[str, Path] | None = None,
 ) -> None:
-    """Write the picture and the JSON; print the table, or the JSON."""
+    """Write the picture and the JSON; print the table and all that was saved, or the JSON."""
     from sads.files import to_json, write_json
     from sads.plots.style import save
 
     png, json = (folder / file for file in files_of(name))
-    summary = {**summary, "files": {"picture": save(picture, png), "json": json}}
+    files = {**(saved or {}), "picture": save(picture, png), "json": json}
+    summary = {**summary, "files": files}
     write_json(json, summary)
     finish(folder)
     if as_json:
@@ -95,4 +97,4 @@ def show_result(
         return
     if table:
         print_table(table)
-    print_written(png, json)
+    print_written(*files.values())

@@ -64,8 +64,10 @@ def run(
     report = both.alignment()
     tried = try_rotations(both.spectrum().values, both.data_values, rotations, seed)
     extreme = {kind: both.rotation(kind) for kind in ("min", "identity", "max")}
-    for kind, file in rotation_files.items():
-        extreme[kind].save(folder / file)
+    saved = {
+        f"rotation {kind}": extreme[kind].save(folder / file)
+        for kind, file in rotation_files.items()
+    }
     step = max(1, len(x) // 10)
     shown = {kind: r.apply(x[::step][:10]) for kind, r in extreme.items()}
     picture = plot_theorem2(result, report, tried.alphas, shown, name)
@@ -77,4 +79,4 @@ def run(
         print_rows({**report.describe(), "random rotations": found})
     if report.note is not None:
         print_note(report.note)
-    show_result(folder, "theorem2", picture, summary, [], as_json)
+    show_result(folder, "theorem2", picture, summary, [], as_json, saved)

@@ -78,7 +78,7 @@ def panel_cells(context: Context, panel: str) -> dict[tuple[int, str], Cell]:
             keep_samples=min(SHOWN, chosen.sampling.num_samples) if seed == 0 else 0,
             practice=PANELS[panel],
         )
-        for seed in context.seeds(chosen.num_seeds)
+        for seed in context.seeds(chosen.num_seeds, panel)
         for end in ENDS
     }
 

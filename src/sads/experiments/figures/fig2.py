@@ -97,15 +97,23 @@ def practice_cells(context: Context, practice: Practice) -> dict[tuple[int, str,
             layers=context.layers,
             practice=practice,
         )
-        for seed, name, index in _keys(context, _chosen_bases(context, practice))
+        for seed, name, index in _keys(context, practice, _chosen_bases(context, practice))
     }
 
 
-def _keys(context: Context, names: Collection[str]) -> Iterator[tuple[int, str, int]]:
+def _keys(
+    context: Context, practice: Practice, names: Collection[str]
+) -> Iterator[tuple[int, str, int]]:
     chosen = COLUMNS[context.scale]
     dimension = basis("canonical", chosen.shape).dimension
-    seeds = context.seeds(chosen.num_seeds)
-    return ((seed, name, i) for seed in seeds for name in names for i in range(dimension))
+    seeds = {name: context.seeds(chosen.num_seeds, name + ENDINGS[practice]) for name in names}
+    return (
+        (seed, name, i)
+        for seed in range(max(map(len, seeds.values()), default=0))
+        for name in names
+        if seed in seeds[name]
+        for i in range(dimension)
+    )
 
 
 def _chosen_bases(context: Context, practice: Practice) -> list[str]:
@@ -123,9 +131,11 @@ class Behind:
     done: Mapping[tuple[int, str, int], Record]
 
     @classmethod
-    def of(cls, context: Context, done: Mapping[tuple[int, str, int], Record]) -> "Behind":
+    def of(
+        cls, context: Context, practice: Practice, done: Mapping[tuple[int, str, int], Record]
+    ) -> "Behind":
         """All bases count, whatever panels were asked for."""
-        return cls(list(_keys(context, BASES)), done)
+        return cls(list(_keys(context, practice, BASES)), done)
 
     def gate(self, bases: Collection[str]) -> str:
         return gate([record.last for (_, name, _), record in self.done.items() if name in bases])
@@ -164,7 +174,7 @@ def draw_practice(context: Context, practice: Practice) -> Outcome:
         values,
         energies,
         chosen.shape,
-        Behind.of(context, done),
+        Behind.of(context, practice, done),
         "" if practice == PAPER else "common practice, ",
     )
     num_seeds = len({seed for seed, _, _ in done})

@@ -134,7 +134,7 @@ def panel_cells(context: Context, panel: str) -> dict[tuple[int, int], Cell]:
             layers=context.layers,
             practice=chosen.practice,
         )
-        for seed in context.seeds(chosen.column.num_seeds)
+        for seed in context.seeds(chosen.column.num_seeds, panel)
         for rank in chosen.ranks
     }
 

@@ -50,7 +50,7 @@ class Context:
     sources: Sources = field(default_factory=dict)
     only: tuple[str, ...] = ()  # panels to make; all if empty
     num_seeds: int | None = None  # repetitions, if not as many as the scale has
-    is_drawing: bool = False  # what is finished counts, whether it was asked for or not
+    drawn_seeds: Mapping[str, int] | None = None  # by panel, of a drawing: what is finished counts
     make_geometry: Callable[[GeometrySpec, Store], Geometry] = get_geometry
     _geometries: dict[GeometrySpec, Geometry] = field(default_factory=dict)
     _baselines: Known = field(default_factory=dict)
@@ -60,9 +60,14 @@ class Context:
     def __post_init__(self) -> None:
         check_scale(self.scale)
 
-    def to_draw(self, panels: tuple[str, ...], num_seeds: int | None) -> "Context":
-        """This context for the drawing of one figure: at least the seeds that the scale has."""
-        return replace(self, only=panels, num_seeds=num_seeds, is_drawing=True, _used={})
+    def to_draw(self, panels: tuple[str, ...], seeds: Mapping[str, int]) -> "Context":
+        """This context for the drawing of one figure.
+
+        Args:
+            panels: those that it shows.
+            seeds: repetitions of panels of which more than the scale has were asked for once.
+        """
+        return replace(self, only=panels, drawn_seeds=seeds, _used={})
 
     @property
     def used_records(self) -> list[Record]:
@@ -75,14 +80,14 @@ class Context:
             self._geometries[spec] = self.make_geometry(spec, self.store)
         return self._geometries[spec]
 
-    def seeds(self, count: int) -> range:
-        """The seeds of a scale that has so many, or as many as were asked for.
+    def seeds(self, count: int, panel: str) -> range:
+        """The seeds of a panel whose scale has so many, or as many as were asked for.
 
         What is drawn is drawn of them all, so that fewer than a claim is about do not look whole.
         """
-        if self.num_seeds is None:
-            return range(count)
-        return range(max(count, self.num_seeds) if self.is_drawing else self.num_seeds)
+        if self.drawn_seeds is None:
+            return range(count if self.num_seeds is None else self.num_seeds)
+        return range(max(count, self.drawn_seeds.get(panel, 0)))
 
     def panels(self, names: Iterable[str], on_request: Collection[str] = ()) -> list[str]:
         """The panels among these that were asked for; some are made only if they are named."""
@@ -128,7 +133,7 @@ class Context:
 
     def _digest_of_finished(self, name: str, shape: tuple[int, ...]) -> str | None:
         """Of the images behind finished cells, for a drawing; None if they are not all the same."""
-        if not self.is_drawing:
+        if self.drawn_seeds is None:
             return None
         found = {
             cell.data_sha256

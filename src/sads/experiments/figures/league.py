@@ -125,10 +125,12 @@ def registered_keys(context: Context) -> list[Key]:
     """Seed by seed, of each seed the families that are fast first, and common practice first."""
     columns = COLUMNS[context.scale]
     families = [name for name in FAMILIES if name in columns]
+    seeds = {name: context.seeds(columns[name].num_seeds, name) for name in families}
     return [
         Key(data, family, practice, rotation, seed)
-        for seed in context.seeds(max(columns[name].num_seeds for name in families))
+        for seed in range(max(map(len, seeds.values())))
         for family in families
+        if seed in seeds[family]
         for practice in (COMMON, SKIP, PAPER)
         for data in NAMES
         for rotation in ROTATIONS[data]

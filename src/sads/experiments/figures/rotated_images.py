@@ -142,7 +142,7 @@ def panel_cells(context: Context, name: str) -> dict[tuple[int, str], Cell]:
             keep_samples=SHOWN if kind in PICTURED and seed == 0 else 0,
             data_sha256=data_sha256,
         )
-        for seed in context.seeds(panel.column.num_seeds)
+        for seed in context.seeds(panel.column.num_seeds, name)
         for kind in panel.rotations
     }
 

@@ -18,7 +18,7 @@ from sads.families import ScoreFamily
 from sads.geometry.drawing import agree
 from sads.geometry.invariance import ANY_CONVOLUTION, Move, candidates, positions_after
 from sads.geometry.memory import peak_activations
-from sads.geometry.recording import named_tensors
+from sads.geometry.recorder import named_tensors
 from sads.geometry.streaming.networks import Streamed, StreamedNetwork
 from sads.geometry.streaming.streams import NetworkStream
 from sads.seeds import numpy_stream

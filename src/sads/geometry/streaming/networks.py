@@ -21,7 +21,8 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from sads.environment import return_free_memory
 from sads.geometry.drawing import Blueprint
 from sads.geometry.readout import capture_input
-from sads.geometry.recording import Recording, named_tensors, record_shapes
+from sads.geometry.recorder import named_tensors
+from sads.geometry.recording import Recording, record_shapes
 from sads.geometry.streaming.streams import NetworkStream, find_places
 from sads.geometry.streaming.substitution import (
     CannotStreamError,

@@ -4,7 +4,7 @@ Numbers, which are let go when the function returns (`Substitution`); or no numb
 network is run for the shapes of its activations (`ShapesOnly`).
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -12,7 +12,8 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
-from sads.geometry.recording import DEVICE, IS_META
+from sads.geometry.flow import tensors_in
+from sads.geometry.recorder import DEVICE, IS_META
 from sads.geometry.streaming.supply import Supply
 
 Function = Callable[..., Any]
@@ -76,7 +77,7 @@ class ShapesOnly(TorchFunctionMode):
         self, func: Function, types: Any, args: Any = (), kwargs: Any = None
     ) -> Any:
         kwargs = kwargs or {}
-        if func not in _OF_THE_SHAPE and any(map(is_meta, _tensors([*args, *kwargs.values()]))):
+        if func not in _OF_THE_SHAPE and any(map(is_meta, tensors_in([*args, *kwargs.values()]))):
             args = [_without_numbers(arg) for arg in args]
             kwargs = {key: _without_numbers(arg) for key, arg in kwargs.items()}
             if self._in_haste and func in _SHAPES:
@@ -186,7 +187,7 @@ class Substitution(TorchFunctionMode):
             kwargs = {key: _in_dtype(arg, self._dtype) for key, arg in kwargs.items()}
         result = (_group_norm if func is F.group_norm else func)(*args, **kwargs)
         for name, numbers in taken.items():
-            if not any(_is_part(tensor, numbers) for tensor in _tensors(result)):
+            if not any(_is_part(tensor, numbers) for tensor in tensors_in(result)):
                 self._supply.done(name, numbers)
         return result
 
@@ -226,14 +227,6 @@ def _group_norm(
     grouped = input.reshape(len(input), num_groups, -1)
     centred = (grouped - grouped.mean(dim=2, keepdim=True)).view(input.shape)
     return F.group_norm(centred, num_groups, weight, bias, eps)
-
-
-def _tensors(result: Any) -> Iterator[Tensor]:
-    if isinstance(result, Tensor):
-        yield result
-    elif isinstance(result, list | tuple):
-        for item in result:
-            yield from _tensors(item)
 
 
 def _is_part(view: Tensor, numbers: Tensor) -> bool:

@@ -145,9 +145,9 @@ def panel_cells(context: Context, name: str) -> dict[Key, Cell]:
     keys = [
         (practice, rotation, seed)
         for group in panel.arms
-        for seed in context.seeds(max(arm.num_seeds for arm in group))
+        for seed in context.seeds(max(arm.num_seeds for arm in group), name)
         for arm in group
-        if seed in context.seeds(arm.num_seeds)
+        if seed in context.seeds(arm.num_seeds, name)
         for rotation in arm.rotations
         for practice in arm.practices()
     ]
