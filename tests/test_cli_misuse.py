@@ -213,6 +213,7 @@ MISUSE: list[tuple[list[str], str]] = [
         "--resize: how images of --probe forward:IMAGES or --measure",
     ),
     (["geometry", "cnn", "--matrix", "--measure", "digits"], "--measure is for a geometry without"),
+    (["atlas", "--page", "--out", "mine"], "mine/README.md is not of an atlas, and nothing of oth"),
     (["atlas", "--out", "taken", "--report"], "taken/report.html is there already and not a"),
     (["theory", "adaptive", "--image", "digits:x"], "digits:x: "),  # and no emoji
     (["sample", "run", "--sampler", "magic"], "unknown sampler 'magic'"),

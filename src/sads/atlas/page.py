@@ -6,20 +6,24 @@ two outermost directions are, and how much of the most preferred one lies at the
 """
 
 import math
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from sads.atlas.entry import RIM, Entry
 from sads.environment import gigabytes
-from sads.errors import counted
+from sads.errors import OutputError, counted, printable
 from sads.estimates import Estimate
 from sads.files import replacing
 from sads.from_json import infinite_again
 from sads.shapes import format_shape
 from sads.tables import Row, markdown, titled
+from sads.untrusted import open_regular
 
 PICTURE = "atlas.png"
+PAGE = "README.md"
+TITLE = "# Atlas: the geometries of networks that people use"
 KINDS = ("U-Net", "transformer")
 FALLING = -0.5  # rank correlation from which on energy is said to fall with frequency
 BOUNDED = (
@@ -162,10 +166,36 @@ def contrast(entries: Sequence[Entry]) -> list[str]:
     return lines
 
 
+def check_place(folder: Path, names: Sequence[str]) -> None:
+    """One line if a page or a picture is there that no atlas wrote.
+
+    Pictures are ours where there is an entry, which is written before them.
+    """
+    page = folder / PAGE
+    taken = [page] if os.path.lexists(page) and not _is_page(page) else []
+    there = [name for name in names if os.path.lexists(folder / f"{name}.json")]
+    pictures = [PICTURE] if not there else []
+    pictures += [f"{name}.png" for name in names if name not in there]
+    taken += [folder / name for name in pictures if os.path.lexists(folder / name)]
+    if taken:
+        raise OutputError(
+            f"{printable(taken[0])} is not of an atlas, and nothing of others is overwritten; "
+            "choose another --out, or move it away"
+        )
+
+
+def _is_page(path: Path) -> bool:
+    try:
+        with open_regular(path) as file:
+            return file.read(len(TITLE)) == TITLE.encode()
+    except OSError:
+        return False
+
+
 def write_page(folder: Path, entries: Sequence[Entry], command: str) -> Path:
     """Write `README.md`."""
     lines = [
-        "# Atlas: the geometries of networks that people use",
+        TITLE,
         "",
         f"![Directions, spectra and energies of {counted(len(entries), 'network')}]({PICTURE})",
         "",
@@ -217,7 +247,7 @@ def write_page(folder: Path, entries: Sequence[Entry], command: str) -> Path:
         "tokens, not scores.",
         "",
     ]
-    path = folder / "README.md"
+    path = folder / PAGE
     with replacing(path) as temporary:
         temporary.write_text("\n".join(lines), encoding="utf-8")
     return path

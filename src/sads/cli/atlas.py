@@ -94,7 +94,7 @@ def atlas(
     from sads.arguments import check_count
     from sads.atlas.compute import compute, finished, under_way
     from sads.atlas.entry import load
-    from sads.atlas.page import made
+    from sads.atlas.page import check_place, made
     from sads.cli.folders import claim_folder
     from sads.files import to_json
     from sads.report.page import check_ours
@@ -114,6 +114,7 @@ def atlas(
     if listed:
         _list(chosen, as_json)
         return
+    check_place(out, list(PRESETS))
     if report:
         check_ours(out / REPORT)
     claim_folder(out, (str(under_way(Path(), one)) for one in chosen))
