@@ -61,6 +61,9 @@ def test_out_holds_what_is_written_to_it(rotation):
     x = torch.randn(2, 1, 3, 3)
     with pytest.raises(InvalidArgumentError, match="expected a contiguous floating-point tensor"):
         rotation.apply(x, out=torch.zeros(2, 1, 3, 3, dtype=torch.int64))
+    with torch.inference_mode():
+        z = x.clone()
+        assert torch.equal(rotation.apply(z, out=z), rotation.apply(x))
     out = torch.zeros(2, 1, 3, 3, requires_grad=True)
     assert torch.equal(rotation.apply(x, out=out), rotation.apply(x))
 

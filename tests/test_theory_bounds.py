@@ -6,6 +6,7 @@ from dataclasses import replace
 import pytest
 import torch
 from torch import nn
+from torch.nn.utils.parametrizations import weight_norm
 
 import sads
 from sads.errors import InvalidArgumentError, NetworkError
@@ -279,3 +280,17 @@ def test_predictions_leave_out_bases_that_do_not_exist():
 def test_networks_that_cannot_be_evaluated_have_no_response():
     with pytest.raises(NetworkError, match=r"cannot be evaluated as net\(x, t\)"):
         impulse_response(sads.family(lambda: nn.Linear(3, 3), (1, 4, 4)), 1)
+
+
+@pytest.mark.parametrize("normalise", [weight_norm, lambda _: nn.LazyConv2d(1, 3, padding=1)])
+def test_kernels_that_are_made_of_others_are_not_said_to_be_symmetric(normalise):
+    class Normalised(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.conv = normalise(nn.Conv2d(1, 1, 3, padding=1))
+
+        def forward(self, x, t):
+            return self.conv(x)
+
+    with pytest.raises(NetworkError, match="cannot be made symmetric"):
+        impulse_response(sads.family(Normalised, (1, 4, 4)), 1)

@@ -270,6 +270,7 @@ def test_a_covariance_that_cannot_be_held_is_refused(monkeypatch):
         lambda: problem(0).gradient(torch.ones(2, 2)),
         lambda: problem(0).squared_errors([1.5], 0.1),
         lambda: problem(0).squared_errors([2, 1], 0.1),
+        lambda: problem(0).squared_errors([1], 0.1, 10**30),
         lambda: problem(0).squared_errors([1], 0.1, init_variance=-1.0),
         lambda: problem(0).simulate([1], 0.1, 3, init_variance=-1.0),
         lambda: problem(0).simulate([1], 0.1, 3, seed=-1),

@@ -72,8 +72,8 @@ class Cluster:
     """Directions `start .. stop - 1` (descending order) whose common subspace is certified.
 
     `reason`: `"multiplicity"` (equal by the structure of the output layer), `"equal"` (their
-    eigenvalues agree within the errors, perhaps by symmetry), or `"unresolved"` (different
-    eigenvalues, but more networks are needed to separate the directions).
+    eigenvalues agree within the errors, perhaps by symmetry, or are zero), or `"unresolved"`
+    (different eigenvalues, but more networks are needed to separate the directions).
     """
 
     start: int

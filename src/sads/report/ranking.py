@@ -24,7 +24,7 @@ def ranking_section(source: RankingSource, id: str) -> Section:
     names = list(dict.fromkeys(name for c in ranking.candidates for name in c.facts))
     rows = [
         [
-            candidate.place,
+            *([candidate.place] if ranking.is_ranked else []),
             candidate.family,
             candidate.rotation,
             candidate.practice,
@@ -35,6 +35,7 @@ def ranking_section(source: RankingSource, id: str) -> Section:
         ]
         for candidate in ranking.candidates
     ]
+    titles = ["network", "rotation", "practice", *names]
     html = render(
         "ranking.html",
         id=id,
@@ -43,7 +44,7 @@ def ranking_section(source: RankingSource, id: str) -> Section:
         ranked=ranking.is_ranked,
         outcome=ranking.outcome,
         between=ranking.between_families,
-        table=sortable(["place", "network", "rotation", "practice", *names], rows),
+        table=sortable(["place", *titles] if ranking.is_ranked else titles, rows),
         line=source.command,
     )
     return Section("ranking", id, "Which network, which rotation? Before training", html)

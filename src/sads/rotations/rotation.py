@@ -131,9 +131,10 @@ class Rotation:
             )
         rotated = result.detach().view(rows.shape)
         start = 0
-        for chunk in chunks(rows, working_type(rows)):
-            rotated[start : start + len(chunk)] = rotate(chunk).to(result)
-            start += len(chunk)
+        with torch.inference_mode(result.is_inference()):  # which only then can be written to
+            for chunk in chunks(rows, working_type(rows)):
+                rotated[start : start + len(chunk)] = rotate(chunk).to(result)
+                start += len(chunk)
         return result
 
     def _forward(self, rows: Tensor) -> Tensor:

@@ -18,10 +18,11 @@ from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
 
 from sads.arguments import check_count, shown
 from sads.checked import checked
-from sads.errors import InvalidArgumentError
+from sads.errors import InvalidArgumentError, NetworkError
 from sads.families import ScoreFamily, as_family
 from sads.geometry.invariance import Move, generate_group
 from sads.geometry.memory import check_evaluation
@@ -42,6 +43,11 @@ def symmetric_family(family: ScoreFamily | str) -> ScoreFamily:
         network = given.factory()
         for module in network.modules():
             if isinstance(module, ANY_CONVOLUTION):
+                if not isinstance(module.weight, nn.Parameter) or is_lazy(module.weight):
+                    raise NetworkError(
+                        f"a kernel of {given.name} is made of other parameters, or later, and "
+                        "cannot be made symmetric: build networks of plain convolutions"
+                    )
                 with torch.no_grad():
                     module.weight.copy_(symmetrise(module.weight, module.weight.ndim - 2))
         return network

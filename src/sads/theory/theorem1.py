@@ -39,7 +39,7 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from sads.arguments import check_count, shown
+from sads.arguments import check_count, check_number, shown
 from sads.checked import checked
 from sads.environment import check_memory, check_samples, gigabytes, used_memory
 from sads.errors import InvalidArgumentError
@@ -353,11 +353,8 @@ def check_steps(steps: Sequence[int]) -> list[int]:
 
 def _check_run(steps: Sequence[int], learning_rate: float, batch_size: int = 1) -> list[int]:
     found = check_steps(steps)
-    if not 0 < learning_rate < math.inf or batch_size < 1:
-        raise InvalidArgumentError(
-            "the learning rate is a number above 0 and the batch size at least 1, got "
-            f"{learning_rate} and {batch_size}"
-        )
+    check_number("the learning rate", learning_rate, 0)
+    check_count("the batch size", batch_size)
     return found
 
 
