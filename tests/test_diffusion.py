@@ -5,6 +5,7 @@ import math
 import pickle
 import random
 import sys
+from collections.abc import Callable
 from dataclasses import replace
 from multiprocessing.context import ForkServerContext
 from pathlib import Path
@@ -275,6 +276,28 @@ def test_impossible_sampling_is_refused(arguments: dict[str, object], words: str
     model = ScoreModel(_tiny(), _tiny().build())
     with pytest.raises(InvalidArgumentError, match=words):
         sads.sample(model, **{"num_samples": 10, **arguments})  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("states", "words"),
+    [
+        (lambda x: iter(()), "yields nothing"),
+        (lambda x: iter([x[:, :, :1]]), r"yields \(50, 1, 1, 2\), expected a tensor like x"),
+        (lambda x: iter([3]), "yields int"),
+        (lambda x: None, "failed: .*NoneType"),
+        (lambda x: iter([x, 1 / 0]), "failed: .*ZeroDivisionError: division by zero"),
+    ],
+)
+def test_samplers_that_do_something_else(
+    states: Callable[[Tensor], object], words: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def sampler(schedule: object, levels: object, x: Tensor, *others: object) -> object:
+        return states(x)
+
+    monkeypatch.setitem(SAMPLERS, "odd", sampler)  # type: ignore[arg-type]
+    with pytest.raises(InvalidArgumentError, match=words) as error:
+        sads.sample(ScoreModel(_tiny(), _tiny().build()), 5, steps=2, sampler="odd")
+    assert "\n" not in str(error.value)
 
 
 def test_every_sample_is_used_once_an_epoch() -> None:

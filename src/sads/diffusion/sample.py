@@ -24,7 +24,13 @@ from sads.diffusion.cores import count_flops
 from sads.diffusion.execution import fast_inference
 from sads.diffusion.model import ScoreModel, noise_from_output
 from sads.environment import check_samples, usable_device
-from sads.errors import CheckpointError, InvalidArgumentError, printable
+from sads.errors import (
+    CheckpointError,
+    InvalidArgumentError,
+    SadsError,
+    describe_failure,
+    printable,
+)
 from sads.families import ScoreFamily
 from sads.files import check_folder, digest, tensor_digest
 from sads.geometry.memory import check_evaluation
@@ -302,14 +308,14 @@ def draw(
             return torch.cat(draws).to(device)
 
         with torch.no_grad():
-            states = SAMPLERS[options.sampler](schedule, levels, noise(), denoise, noise)
+            states = _states(options.sampler, schedule, levels, noise(), denoise, noise)
             for state in states:  # noqa: B007
                 done = next(steps_done)
                 if progress:
                     progress(done, total, done / total)
                 if stopped.is_set():
                     raise _StoppedError
-        return state.contiguous().cpu()[: num_samples - start]
+        return state.float().contiguous().cpu()[: num_samples - start]
 
     def denoise(x: Tensor, level: int) -> Tensor:
         time = schedule.network_time(torch.tensor([level])).expand(len(x)).to(device)
@@ -337,6 +343,34 @@ def draw(
     if clipping is not None:
         y = clipping.samples(y)
     return Drawn(y, "+".join(sorted(batches.layers)), forward.compiled)
+
+
+def _states(
+    name: str,
+    schedule: Schedule,
+    levels: list[int],
+    x: Tensor,
+    denoise: Denoise,
+    noise: Callable[[], Tensor],
+) -> Iterator[Tensor]:
+    """What a sampler yields; what it does wrong, as one of the user's may, is one line."""
+    state = None
+    try:
+        for state in SAMPLERS[name](schedule, levels, x, denoise, noise):
+            if not isinstance(state, Tensor) or state.shape != x.shape:
+                given = tuple(state.shape) if isinstance(state, Tensor) else type(state).__name__
+                raise InvalidArgumentError(
+                    f"the sampler {name} yields {given}, expected a tensor like x, {tuple(x.shape)}"
+                )
+            yield state
+    except SadsError:
+        raise
+    except Exception as error:
+        raise InvalidArgumentError(
+            f"the sampler {name} failed: {describe_failure(error)}"
+        ) from error
+    if state is None:
+        raise InvalidArgumentError(f"the sampler {name} yields nothing: yield a state a step")
 
 
 class _StoppedError(Exception):
