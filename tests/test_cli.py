@@ -219,6 +219,8 @@ def test_narrow_terminals_wrap_words_and_leave_numbers_whole(
         assert "7.439e-05" in shown
         assert "2807 ± 3.2e+02" in shown
         assert "\u2026" not in shown
+        printing.print_rows({"largest eigenvalue": "133.2 ± 0.37", "smallest": "7.439e-05 ± 1e-06"})
+        assert "7.439e-05" in capsys.readouterr().out
         ends = (line.split()[-1:] for line in shown.splitlines())
         assert address in "".join(end for words in ends for end in words)
 

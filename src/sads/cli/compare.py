@@ -15,7 +15,7 @@ from sads.cli.printing import print_line, print_summary, print_table, print_writ
 from sads.cli.reading import estimate, read_geometry_or_family
 from sads.errors import InvalidArgumentError, counted
 from sads.estimates import format_error
-from sads.tables import Row, titled
+from sads.tables import Row, distinct, titled
 
 if TYPE_CHECKING:
     from sads.geometry.compare import Comparison, EndAngles, Pair
@@ -76,7 +76,7 @@ def compare(
             "are for families, and only files are compared", "shape", "option", "networks", "seed"
         )
     folder = new_folder(out, "compare", FILES)
-    names = [_name(source) for source in sources]
+    names = distinct(map(_name, sources))
     found = [
         read_geometry_or_family(source, None if _is_file(source) else shape, option)
         for source in sources

@@ -35,11 +35,11 @@ def clean(text: str) -> str:
 def print_rows(rows: Mapping[str, str]) -> None:
     """A table of names and values."""
     table = Table(box=None, show_header=False)
-    table.add_column(style="bold", overflow="fold")
-    table.add_column(overflow="fold")
+    table.add_column(style="bold", overflow="fold", min_width=_least_width("", [*rows]))
+    table.add_column(overflow="fold", min_width=_least_width("", [*rows.values()]))
     for name, value in rows.items():
         table.add_row(name, Text(clean(value)))
-    console.print(table)
+    console.print(table, crop=False)
 
 
 def print_table(rows: Sequence[Row]) -> None:

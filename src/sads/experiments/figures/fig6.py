@@ -11,7 +11,7 @@ v-prediction, clipped, averaged. They are made if `--only` names them.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -289,9 +289,9 @@ def plot_panel(
         right.set_ylabel("eigenvalue / largest", color=ORANGE)
         right.spines["right"].set_visible(True)
         if not positive.all():
-            text = f"λ = 0 from $u_{{{ranks[int(positive.sum())] + 1}}}$ on"
-            style: dict[str, Any] = {"color": ORANGE, "ha": "right", "fontsize": 8}
-            right.text(0.98, 0.93, text, transform=right.transAxes, **style)
+            last = int(positive.sum()) - 1
+            text = f"  λ = 0 from $u_{{{ranks[last + 1] + 1}}}$ on"
+            right.text(places[last], values[last], text, color=ORANGE, va="center", fontsize=8)
         for place, row in enumerate(rows):
             top, bottom = (picture.add_subplot(grid[i, place]) for i in (1, 2))
             show_vector(top, directions.vectors[row.rank])
