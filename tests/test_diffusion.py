@@ -430,6 +430,8 @@ class _Odd(_Tied):
         self.requires_grad_(odd != "frozen")
         if odd == "lazy":
             self.first = nn.LazyLinear(4)
+        if odd == "meta":
+            self.to("meta")
         if odd == "complex":
             self.turn = nn.Parameter(torch.ones(1, dtype=torch.complex64))
 
@@ -454,6 +456,7 @@ class _Extra(_Odd):
         ("frozen", "no weights to train"),
         ("lazy", "has lazy layers"),
         ("complex", "has complex weights"),
+        ("meta", "is on the device 'meta'"),
         ("extra", "keeps _extra_state beside"),
         ("raises", "in forward: ValueError: no way"),
         ("narrow", r"returned \(8, 1, 1, 2\)"),

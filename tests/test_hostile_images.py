@@ -954,6 +954,15 @@ def test_readers_that_are_refused(tmp_path):
     for wrong in ([1, 2], np.array(["a"]), np.array(3), np.zeros(3), None):
         register_reader("wrong:", lambda _, item=wrong: iter([("a", item)]))
         refused("wrong:", "expected")
+    for read, words in (
+        (lambda _: None, "failed: .*not iterable"),
+        (lambda _: iter([FLOATS]), "yields ndarray, expected pairs"),
+        (lambda _: ({}[name] for name in "a"), "failed: .*KeyError: 'a'"),
+    ):
+        register_reader("wrong:", read)
+        refused("wrong:", f"the reader of wrong: {words}")
+    register_reader("tensor:", lambda _: iter([("a", torch.from_numpy(FLOATS))]))
+    assert close(sads.load_images("tensor:"), 2 * torch.from_numpy(FLOATS).float() - 1)
 
 
 # Thousands of damaged files

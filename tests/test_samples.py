@@ -12,6 +12,7 @@ from torch import Tensor
 import sads
 from sads.data.bases import Basis
 from sads.data.spec import DataSpec
+from sads.diffusion.model import ScoreModel
 from sads.diffusion.sample import SamplingOptions
 from sads.errors import SadsError
 from sads.probes import ForwardProbe, SamplerProbe
@@ -126,6 +127,9 @@ def test_whole_numbers_are_compared_with_their_like_only() -> None:
         lambda: Basis("dct", (1, 4.0, 4)),  # type: ignore[arg-type]
         lambda: ForwardProbe([1.0]),  # type: ignore[arg-type]
         lambda: SamplerProbe(3),  # type: ignore[arg-type]
+        lambda: ScoreModel(family(), print),  # type: ignore[arg-type]
+        lambda: ScoreModel(family(), family().build().to("meta")),
+        lambda: ScoreModel(family(), family().build(), mean=torch.zeros(3)),
         lambda: SamplingOptions(rotation="min"),  # type: ignore[arg-type]
         lambda: SamplingOptions(compile="yes"),  # type: ignore[arg-type]
         lambda: SamplingOptions(checkpoint_seconds=-1.0),

@@ -3,7 +3,7 @@
 import math
 import warnings
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -17,10 +17,16 @@ from sads.arguments import as_path, shown
 from sads.checked import checked
 from sads.data.layouts import arrange, count_images, find_layout, image_shape, parse_layout, spell
 from sads.data.ranges import Range, Ranges
-from sads.data.readers import Array, Found, Skipped, reader_of
+from sads.data.readers import Array, Found, Items, Skipped, reader_of
 from sads.data.rows import Rows
 from sads.data.sources import SMALL, check_room
-from sads.errors import DataError, InvalidArgumentError, printable
+from sads.errors import (
+    DataError,
+    InvalidArgumentError,
+    SadsError,
+    describe_failure,
+    printable,
+)
 from sads.shapes import format_shape
 
 GREY = torch.tensor([0.299, 0.587, 0.114])  # ITU-R 601, as Pillow's "L"
@@ -124,7 +130,7 @@ def read_images(
     as_path(source)
     asked = _Asked.check(source, size, channels, shape, limit, value_range, layout)
     images, skipped = _Images(asked), []
-    for name, item in reader_of(source)():
+    for name, item in _items(reader_of(source), asked.source):
         name = printable(name)
         if isinstance(item, Skipped):
             skipped.append((name, printable(item.reason)))
@@ -137,6 +143,23 @@ def read_images(
         raise DataError(f"no images in {asked.source}: {found}")
     _check_shapes(images.blocks, images.names, shape)
     return images.joined(tuple(skipped))
+
+
+def _items(read: Callable[[], Items], source: str) -> Items:
+    """What a reader yields; what it does wrong, as one of the user's may, is one line."""
+    try:
+        for pair in read():
+            if not isinstance(pair, tuple) or len(pair) != 2:
+                raise DataError(
+                    f"the reader of {source} yields {type(pair).__name__}, expected pairs of a "
+                    "name and an array"
+                )
+            name, item = pair
+            yield name, item.numpy(force=True) if isinstance(item, Tensor) else item
+    except SadsError:
+        raise
+    except Exception as error:
+        raise DataError(f"the reader of {source} failed: {describe_failure(error)}") from error
 
 
 @dataclass(frozen=True)

@@ -1,9 +1,9 @@
 """Readers of images, one a format or a place, in an open list.
 
-Each reader yields `(name, images)` until its source is read, in order: the images a NumPy array
-`(number, channels, *spatial)` or a `Found` with what is known of them, one at a time where they are
-separate files, or a `Skipped` with the reason if one cannot be read. A source that cannot be read
-at all is a `DataError`. No reader unpickles anything.
+Each reader yields `(name, images)` until its source is read, in order: the images a NumPy array or
+a tensor `(number, channels, *spatial)`, or a `Found` with what is known of them, one at a time
+where they are separate files, or a `Skipped` with the reason if one cannot be read. A source that
+cannot be read at all is a `DataError`. No reader unpickles anything.
 
 To read another format, register a reader for a suffix or for a prefix of the source:
 

@@ -13,11 +13,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from sads.arguments import as_path
+from sads.arguments import as_path, check_type
 from sads.checked import checked
 from sads.diffusion.options import TrainingOptions
 from sads.diffusion.weights import bounded_construction, check_fit, fill, meta_device
-from sads.errors import CheckpointError, printable
+from sads.errors import CheckpointError, InvalidArgumentError, NetworkError, printable
 from sads.estimates import mean_estimate
 from sads.families import ARCHITECTURES, Description, Factory, ScoreFamily, family
 from sads.files import opening, plain, replacing
@@ -72,6 +72,17 @@ class ScoreModel:
     provenance: TrainingProvenance = field(default_factory=TrainingProvenance)
     mean: Tensor | None = None  # (*shape) float32
     last: Mapping[str, Tensor] | None = None
+
+    def __post_init__(self) -> None:
+        check_type(self.network, nn.Module, "the network", "give one that the family builds")
+        if any(p.is_meta for p in self.network.parameters()):
+            raise NetworkError(
+                "the network is on the device 'meta', which holds no numbers: build it on the CPU"
+            )
+        if self.mean is not None and tuple(self.mean.shape) != self.family.shape:
+            raise InvalidArgumentError(
+                f"the mean has shape {tuple(self.mean.shape)}, the family {self.family.shape}"
+            )
 
     @property
     def averaged(self) -> bool:

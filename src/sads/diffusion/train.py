@@ -323,6 +323,8 @@ def check_weights_fit(network: nn.Module) -> None:
     extra = [name for name, value in state.items() if not isinstance(value, Tensor)]
     if any(is_lazy(p) for p in parameters):
         reason = "has lazy layers, whose sizes are not known yet: give them their sizes"
+    elif any(p.is_meta for p in parameters):
+        reason = "is on the device 'meta', which holds no numbers: build it on the CPU"
     elif not any(p.requires_grad for p in parameters):
         reason = "has no weights to train: leave requires_grad on for some parameters"
     elif any(p.is_complex() for p in parameters):
