@@ -553,6 +553,9 @@ def test_errors_that_nobody_knows_are_shown_alike_before_and_after_they_were_kep
     assert shown["alpha"].endswith(" ± ?")
     assert shown["  from the geometry"] == "± ?"
     assert shown["share"].endswith("% ± ?")
+    single = sads.alignment(geometry, x[:1]).describe()
+    assert single["  on held-out samples"] == "not known"
+    assert "nan" not in str(single)
     read = infinite_again(decode(Alignment, json.loads(to_json(found))))
     assert read.describe() == shown
     portrait = Portrait.of(both, "noise", "min")

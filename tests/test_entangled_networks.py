@@ -289,6 +289,22 @@ def test_kernels_that_transposition_would_reshape_forbid_it() -> None:
     assert geometry.provenance.symmetries == ("flip of axis 0", "flip of axis 1")
 
 
+class Scaled(Net):
+    scale = 1e-30
+
+    def after(self, z: Tensor, t: Tensor) -> Tensor:
+        return self.scale * z
+
+
+@pytest.mark.parametrize("estimator", ["auto", "outer-product"])
+def test_scores_may_be_tiny(estimator: str) -> None:
+    """Their squares are no numbers of single precision."""
+    families = [sads.family(net, shape=(1, 4, 4), schedule=FEW_LEVELS) for net in (Scaled, Net)]
+    tiny, plain = (sads.estimate_geometry(f, 16, estimator=estimator) for f in families)
+    assert tiny.estimator == plain.estimator
+    assert torch.allclose(tiny.matrix() / Scaled.scale**2, plain.matrix(), rtol=1e-4)
+
+
 class WholeNumbers(Net):
     def after(self, z: Tensor, t: Tensor) -> Tensor:
         return z.long()

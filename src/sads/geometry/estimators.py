@@ -28,6 +28,7 @@ from sads.geometry.stacks import PARAMETER_BYTES, Stack
 from sads.geometry.streaming.networks import Streamed, StreamedNetwork, StreamedStack
 from sads.geometry.streaming.streams import NetworkStream
 from sads.probes import Probe, draw_inputs
+from sads.scales import scale_of
 from sads.seeds import generators_kept, numpy_stream, seed_generators
 
 NUM_BATCHES = BATCHES
@@ -125,9 +126,11 @@ class Estimator(ABC):
         places: dict[int, list[int]] = {}
         for place, number in enumerate(draws.numbers):
             places.setdefault(number % NUM_BATCHES, []).append(place)
+        # Squares of very small or large numbers need the range of double precision.
+        gram_type = self.gram_type if scale_of(rows) == 1.0 else torch.float64
         grams = []
         for batch, chosen in sorted(places.items()):
-            flat = rows[chosen].flatten(0, 1).to(self.gram_type)
+            flat = rows[chosen].flatten(0, 1).to(gram_type)
             grams.append((batch, len(chosen), flat.T @ flat))
         if not all(gram.isfinite().all() for _, _, gram in grams):
             self.explain_not_finite(draws, rows)

@@ -60,7 +60,7 @@ def plot_portrait(entry: Entry, directions: Directions) -> Figure:
         middle.axhline(1, color=GREY, lw=0.8, ls=":")
         middle.set(yscale="log", xlabel="frequency (1: checkerboard)", ylabel="energy / mean")
         middle.tick_params(labelsize=7)
-        size = "exact" if entry.exact else f"{entry.networks} untrained networks"
+        size = "exact" if entry.exact else counted(entry.networks, "untrained network")
         figure.suptitle(
             f"{as_text(entry.title)}: {_count(entry.parameters)} parameters, {size}", fontsize=10
         )

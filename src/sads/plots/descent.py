@@ -72,7 +72,7 @@ def plot_descent(
                     label = f"{kind}, {counted(curve.count, 'network')}"
                     cell.plot(curve.updates, curve.losses, style, color=color, label=label)
             cell.set(xscale="log", yscale="log", xlabel="updates", ylabel="training loss")
-            cell.set_title("U-Nets that were trained", fontsize=10)
+            cell.set_title("such networks, trained", fontsize=10)
             cell.legend(frameon=False, fontsize=8)
         figure.suptitle(f"{as_text(title, 120)}: a linear network under gradient descent")
     return figure

@@ -121,11 +121,12 @@ class Alignment:
     def _extremes(self) -> dict[str, str]:
         if math.isnan(self.minimum):
             return {"minimum, maximum": "not known: the geometry is kept without a matrix"}
+        alone = math.isnan(self.held_out_minimum)  # a single sample, and nothing to hold out
         return {
             "minimum": str(self.minimum),
-            "  on held-out samples": str(self.held_out_minimum),
+            "  on held-out samples": "not known" if alone else str(self.held_out_minimum),
             "maximum": str(self.maximum),
-            "  on held-out samples ": str(self.held_out_maximum),
+            "  on held-out samples ": "not known" if alone else str(self.held_out_maximum),
             "share": self._share(),
         }
 
