@@ -192,7 +192,7 @@ class _Asked:
             raise InvalidArgumentError(f"channels is 1 (grey) or 3 (colour), got {shown(channels)}")
         if limit is not None and (not _are_whole([limit]) or limit < 1):
             raise InvalidArgumentError(f"limit must be at least 1, got {shown(limit)}")
-        if shape is not None and (not _are_whole(shape) or not shape or min(shape) < 1):
+        if shape is not None and (not _are_whole(shape) or len(shape) == 0 or min(shape) < 1):
             raise InvalidArgumentError(
                 f"shape is (channels, height, width) or the like, got {shown(shape)}"
             )
