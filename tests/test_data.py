@@ -344,6 +344,15 @@ def test_resize_covers_and_crops_the_centre(tmp_path):
     assert torch.allclose(images[0, 0], scaled(ramp[:, 4:8]), atol=1e-6)
 
 
+def test_sizes_and_ranges_may_be_arrays():
+    expected = sads.load_images("digits", size=(4, 5), value_range=(0, 1), limit=3)
+    size, limits = np.array([4, 5]), torch.tensor([0.0, 1.0])
+    found = sads.load_images("digits", size=size, value_range=limits, limit=3)
+    assert torch.equal(found, expected)
+    same = sads.load_images("digits", shape=np.array([1, 8, 8]), limit=3)
+    assert torch.equal(same, sads.load_images("digits", limit=3))
+
+
 @pytest.mark.parametrize("size", [(3, 4), (7, 5), (20, 30)])
 def test_resize_agrees_with_pillow(tmp_path, size):
     picture = RNG.random((15, 20)).astype(np.float32)

@@ -80,8 +80,9 @@ def test_axes_in_another_order_are_refused(taker: str, order: tuple[int, ...]) -
         (X.double() * 1e200, "values up to"),
         (X / 0, "NaN or infinity"),
         (X[:0], "."),
+        (X.to(torch.float8_e5m2), "float8_e5m2, which PyTorch does not compute with"),
     ],
-    ids=["uint8", "float", "16 bits", "large", "huge", "infinite", "empty"],
+    ids=["uint8", "float", "16 bits", "large", "huge", "infinite", "empty", "8 bits"],
 )
 def test_other_scales_are_refused(taker: str, x: Tensor, words: str) -> None:
     with pytest.raises(SadsError, match=words) as error:

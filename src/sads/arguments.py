@@ -45,6 +45,10 @@ def as_tensor(x: Any, name: str, *, floating: bool = False) -> Tensor:
         )
     if x.is_complex() or x.is_sparse or x.is_quantized:
         raise InvalidArgumentError(f"{name} must be a dense tensor of real numbers, got {x.dtype}")
+    if x.is_floating_point() and x.element_size() < 2:
+        raise InvalidArgumentError(
+            f"{name} is of type {x.dtype}, which PyTorch does not compute with: give float32"
+        )
     x = x.detach()
     if floating and not x.is_floating_point():
         x = x.float()

@@ -73,8 +73,8 @@ def check_floating(x: Tensor, name: str) -> None:
 def check_values(x: Tensor, name: str) -> None:
     """Refuse samples (N, ...) that are none, not finite, not real numbers, or not scaled."""
     check_floating(x, name)
-    if not len(x):
-        raise SamplesError(f"{name} are no samples: give at least one")
+    if not x.numel():
+        raise SamplesError(f"{name} are of shape {tuple(x.shape)}, no numbers: give at least one")
     for part in _parts(x):
         if not part.isfinite().all():
             raise SamplesError(f"{name} have NaN or infinity: remove or mend those samples")

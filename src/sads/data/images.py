@@ -201,8 +201,11 @@ class _Asked:
                 f"value_range is (low, high) with low < high, both finite, got {shown(value_range)}"
             )
         layout = None if layout is None else parse_layout(layout)
-        shape = None if shape is None else tuple(shape)
-        return cls(printable(source), size, channels, shape, limit, value_range, layout)
+        sizes = None if size is None else (int(size[0]), int(size[1]))
+        shape = None if shape is None else tuple(map(int, shape))
+        if value_range is not None:
+            value_range = float(value_range[0]), float(value_range[1])
+        return cls(printable(source), sizes, channels, shape, limit, value_range, layout)
 
     @property
     def exact_shape(self) -> tuple[int, ...] | None:

@@ -31,7 +31,7 @@ from sads.checked import checked
 from sads.diffusion.clipping import Frame, clipping_of, frame_of
 from sads.diffusion.execution import fast_inference
 from sads.diffusion.model import ScoreModel, noise_from_output
-from sads.diffusion.sample import SAMPLERS, SamplingOptions, check_steps, spread_levels
+from sads.diffusion.sample import SamplingOptions, check_steps, spread_levels, states_of
 from sads.diffusion.skip import fit_gaussian
 from sads.errors import DataError, counted
 from sads.estimates import Estimate, mean_estimate
@@ -237,7 +237,7 @@ def follow_sampler(
                 return eps
             return clipping.noise(eps, state, float(schedule.abar[level]))
 
-        states = SAMPLERS[options.sampler](schedule, levels, noise(), denoise, noise)
+        states = states_of(options.sampler, schedule, levels, noise(), denoise, noise)
         found = torch.tensor([energy(state) for state in states], dtype=torch.float64)  # (S, 2)
     # A step of Langevin dynamics stays at its level, steps of all others go to the next.
     after = [*(levels[:-1] if options.sampler == "langevin" else levels[1:]), -1]

@@ -308,7 +308,7 @@ def draw(
             return torch.cat(draws).to(device)
 
         with torch.no_grad():
-            states = _states(options.sampler, schedule, levels, noise(), denoise, noise)
+            states = states_of(options.sampler, schedule, levels, noise(), denoise, noise)
             for state in states:  # noqa: B007
                 done = next(steps_done)
                 if progress:
@@ -345,7 +345,7 @@ def draw(
     return Drawn(y, "+".join(sorted(batches.layers)), forward.compiled)
 
 
-def _states(
+def states_of(
     name: str,
     schedule: Schedule,
     levels: list[int],
