@@ -336,6 +336,8 @@ def test_rank_misuse() -> None:
         sads.rank(x, [])
     with pytest.raises(InvalidArgumentError, match="unknown rotation"):
         sads.rank(x, ["cnn"], rotations=["left"])
+    with pytest.raises(InvalidArgumentError, match="'min' is given twice"):
+        sads.rank(x, ["cnn"], rotations=["min", "max", "min"])
 
 
 RANK = ("rank", "digits", "--families", "cnn", "--networks", 16, "--samples", 100)

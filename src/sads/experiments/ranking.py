@@ -111,6 +111,8 @@ def rank(
         raise InvalidArgumentError("give at least one family and one rotation to rank")
     for name in rotations:
         Kind.parse(name)
+        if list(rotations).count(name) > 1:
+            raise InvalidArgumentError(f"the rotation {name!r} is given twice; leave one out")
     x = as_tensor(x, "the data")
     for family in networks:
         family.check_trainable()  # before anything is estimated
