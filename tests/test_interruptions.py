@@ -23,6 +23,7 @@ import sads
 from commands import Sads
 from killing import disturb, finish, run_command, start
 from sads.cli import folders
+from sads.cli.interrupts import Interrupts, raise_if_lost
 from sads.errors import CheckpointError, ExperimentError, InterruptedEstimate, OutputError
 from sads.experiments.run import get_geometry
 from sads.experiments.spec import FamilySpec, GeometrySpec
@@ -693,3 +694,17 @@ def test_work_goes_on_in_the_precision_in_which_it_began(matrix_free: bool, tmp_
         with pytest.raises(CheckpointError, match=r"dtype was .* now it is"):
             estimate(other, interrupt_after(1))
         (tmp_path / other).unlink()
+
+
+def test_an_interrupt_that_something_swallows_is_raised_again() -> None:
+    """Code of others may catch everything, or PyTorch's C code forget it."""
+    with Interrupts() as interrupts:
+        with contextlib.suppress(KeyboardInterrupt):
+            signal.raise_signal(signal.SIGINT)
+        assert interrupts.received == signal.SIGINT
+        with pytest.raises(KeyboardInterrupt):
+            raise_if_lost()
+        try:
+            raise InterruptedEstimate
+        except KeyboardInterrupt:
+            raise_if_lost()  # it is on its way

@@ -10,7 +10,7 @@ import typer
 import sads
 from sads.cli.folders import finish, new_folder
 from sads.cli.given_options import refuse_given
-from sads.cli.interrupts import Interrupted, command_line
+from sads.cli.interrupts import Interrupted, command_line, raise_if_lost
 from sads.cli.options import (
     AsJson,
     Condition,
@@ -206,7 +206,7 @@ def geometry(
                 checkpoint=folder / PARTIAL,
                 progress=progress,
                 stage=progress.stage if progress else None,
-                forecast=None if as_json else lambda memory: print_line(str(memory)),
+                forecast=partial(_show_forecast, as_json),
             )
     except InterruptedEstimate as interrupted:
         if interrupted.geometry is None:
@@ -288,6 +288,12 @@ class EndsSummary:
     errors_unknown: str | None
     provenance: Any
     files: dict[str, Path]
+
+
+def _show_forecast(as_json: bool, memory: object) -> None:
+    raise_if_lost()  # before the longest part
+    if not as_json:
+        print_line(str(memory))
 
 
 def write_ends(result: "Geometry", folder: Path, report: bool) -> EndsSummary:

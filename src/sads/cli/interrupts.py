@@ -23,6 +23,7 @@ SIGNALS = tuple(
 )
 AGAIN_SECONDS = 0.5  # a signal within this time is the same one: `timeout` sends two of each
 LATER_SECONDS = 0.01  # after which an interrupt is tried again that could not be raised
+PATIENCE_SECONDS = 5.0  # of imports of other modules than PyTorch
 
 
 def command_line(*more: str) -> str:
@@ -42,6 +43,9 @@ def _quote(argument: str) -> str:
     return f"$'{printable(escaped)}'"
 
 
+_entered: "Interrupts | None" = None  # that of this process
+
+
 class Interrupted(KeyboardInterrupt):
     """A command that was interrupted and put things in order; its text says what was kept."""
 
@@ -49,9 +53,9 @@ class Interrupted(KeyboardInterrupt):
 class Interrupts:
     """While it is entered, the first of these signals is a KeyboardInterrupt in the main thread.
 
-    One that comes while Python runs a callback from which nothing can be raised (of an import, or
-    a finaliser) would be printed and dropped, and PyTorch aborts the process if one comes while it
-    is imported: it is raised when that is over.
+    One that comes while Python runs a callback from which nothing can be raised (a finaliser, say)
+    would be printed and dropped; a module that is imported may catch everything, and PyTorch aborts
+    the process. It is raised when that is over, or after five seconds of imports of others.
 
     The second one ends the process at once, in whatever it does to put things in order; all files
     are whole or not there at any moment. What a shell or `nohup` ignores stays ignored.
@@ -71,6 +75,8 @@ class Interrupts:
         return 128 + (self.received or signal.SIGINT)
 
     def __enter__(self) -> Self:
+        global _entered
+        _entered = self
         if threading.current_thread() is threading.main_thread():
             for number in SIGNALS:
                 before = signal.getsignal(number)
@@ -101,9 +107,18 @@ class Interrupts:
             show_cursor = b"\x1b[?25h" if os.isatty(2) else b""  # a progress bar hides it
             os.write(2, show_cursor + b"interrupted again: stopped at once\n")
             os._exit(self.status)
-        if self._waiting and _importing("torch"):
+        patient = now - self._when < PATIENCE_SECONDS and _in_import(frame)
+        if self._waiting and (patient or _importing("torch")):
             self._try_later()
         elif self._waiting:
+            self._waiting = False
+            raise KeyboardInterrupt
+
+    def raise_if_lost(self) -> None:
+        """Raise an interrupt after which work goes on: something has caught it that should not."""
+        in_order = sys.exc_info()[1] is not None  # is it on its way to whoever waits for it?
+        on_main_thread = threading.current_thread() is threading.main_thread()
+        if self.received is not None and on_main_thread and not in_order:
             self._waiting = False
             raise KeyboardInterrupt
 
@@ -130,6 +145,21 @@ class Interrupts:
             signal.pthread_kill(threading.main_thread().ident or 0, number)
         else:  # on Windows
             _thread.interrupt_main(signal.Signals(number))
+
+
+def raise_if_lost() -> None:
+    """Called while a command works: see `Interrupts.raise_if_lost`."""
+    if _entered is not None:
+        _entered.raise_if_lost()
+
+
+def _in_import(frame: FrameType | None) -> bool:
+    """Is any module being imported where the main thread is?"""
+    while frame is not None:
+        if frame.f_code.co_filename == "<frozen importlib._bootstrap>":
+            return True
+        frame = frame.f_back
+    return False
 
 
 def _importing(name: str) -> bool:

@@ -14,6 +14,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from sads.cli.interrupts import raise_if_lost
 from sads.errors import printable
 from sads.tables import Row, cells, format_value, titles
 
@@ -126,11 +127,13 @@ class Bar:
         self._show, self._text = show, text
 
     def __call__(self, done: int, total: int, number: float) -> None:
+        raise_if_lost()
         shown = self._text.format(number) if math.isfinite(number) else "…"
         self._show(completed=done, total=total, number=shown)
 
     def stage(self, what: str) -> None:
         """Show what is being done before there is anything to count."""
+        raise_if_lost()
         self._show(number=what)
 
 

@@ -169,7 +169,7 @@ def estimate_geometry(
             measure=measure,
             checkpoint=checkpoint,
             checkpoint_seconds=checkpoint_seconds,
-            progress=progress or (lambda *_: None),
+            progress=progress,
             stage=stage,
             forecast=forecast or (lambda _: None),
             started=started,

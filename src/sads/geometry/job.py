@@ -48,7 +48,7 @@ class Job:
     measure: Tensor | None
     checkpoint: str | os.PathLike[str] | None
     checkpoint_seconds: float | None
-    progress: Progress
+    progress: Progress | None
     stage: Stage
     forecast: Callable[[Forecast | PassesForecast], None]
     started: Started

@@ -63,7 +63,9 @@ class _Loop:
                 moments.add(grams, stop)
                 if self.partial.due:
                     self._keep()
-                job.progress(moments.num_networks, job.num_networks, moments.relative_error())
+                if job.progress is not None:
+                    error = moments.relative_error()
+                    job.progress(moments.num_networks, job.num_networks, error)
                 if (geometry := self._settled()) is not None:
                     return geometry
         except KeyboardInterrupt:

@@ -54,7 +54,7 @@ def estimate_without_matrix(job: Job) -> Geometry:
         partial.save(passes.tensors(job.known.response, job.spent(earlier)))
 
     try:
-        passes.run(keep, lambda: partial.due, job.progress, job.stage)
+        passes.run(keep, lambda: partial.due, job.progress or (lambda *_: None), job.stage)
     except KeyboardInterrupt:
         if not passes.state.counts.any():
             raise
