@@ -341,7 +341,8 @@ def plot_against_alpha(name: str, rows: Sequence[Stage]) -> "Picture":
             axes.text(place, top, f" {text}", rotation=60, fontsize=7, va="bottom", color=INK)
         axes.set(xlabel="alignment $\\alpha$", ylabel="SW$_2$ (mean ± s.e.)")
         axes.legend(frameon=False, fontsize=8, bbox_to_anchor=(1, 1), loc="upper left")
-        axes.set_title(_title(name, rows), fontsize=9.5, pad=52, loc="left")
+        above = 12 + 3.6 * max(len(text) for _, text in labels)  # points that the labels take
+        axes.set_title(_title(name, rows), fontsize=9.5, pad=above, loc="left")
     return picture
 
 
