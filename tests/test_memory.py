@@ -67,6 +67,11 @@ gram = torch.eye(1024).double()
 moments = Moments(1, Sums((1,) * 16, tuple(gram.clone() for _ in range(16)), 16, 16), ())
 def reset(): open("/proc/self/clear_refs", "w").write("5")
 def peak(): return int(dict(x.split(":", 1) for x in open("/proc/self/status"))["VmHWM"].split()[0])
+# PyTorch's code takes memory when it runs for the first time: a few small factors go first.
+few, nobody = torch.eye(1024)[None, :64, :64].double(), torch.zeros(1, dtype=torch.int64)
+lift = sads.geometry.lift.Lift.trivial(64)
+small = sads.Geometry.dense(few, nobody, lift, (64,), sads.Provenance({}, "exact"))
+sads.load_geometry(small.save({PATH}))
 reset()
 before = peak()
 factors, counts = moments.factors(Same(), last=True)
@@ -91,7 +96,7 @@ print(*((x - before) * 1024 / gram.nbytes for x in (made, written, peak())))
     made, written, loaded = map(float, run.stdout.split())
     assert made < 4
     assert written < 4
-    assert loaded < 16 + 7  # the loaded factors, and work on one
+    assert loaded < 16 + 6  # the loaded factors, and work on one
 
 
 COMMANDS = [  # what no machine can hold or count to, what is said about it

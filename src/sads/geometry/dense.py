@@ -48,7 +48,7 @@ class Dense:
     @property
     def largest(self) -> float:
         """The largest of its numbers."""
-        return max(float(factor.abs().max()) for factor in self.factors)
+        return max(max(map(abs, map(float, factor.aminmax()))) for factor in self.factors)
 
     def quadratic(self, rows: Tensor) -> Tensor:
         """`v^T G_k v` of every batch for every row of (n, D), (K, n)."""
